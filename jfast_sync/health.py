@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Health"]
+__all__ = ["Check", "Health"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +25,14 @@ class Health:
     @property
     def healthy(self) -> bool:
         return self.status == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question ``/ready`` asks, and whether having no answer makes the service unavailable."""
+
+    ask: Callable[[], Health]
+    critical: bool = False
+
+    def __call__(self) -> Health:
+        return self.ask()
