@@ -1,0 +1,105 @@
+"""Fixtures every test may use: servers, databases of its own, proxies; and the check that a test leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.leaks import leftover_children, leftover_threads, wait_for_no_connection_to, wait_for_no_open_file
+from tests.servers import PostgresServer, Proxy, ServerUnavailable, find_postgres
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end the run like Ctrl-C, so that the private servers are stopped and their folders removed."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: pytest.exit("terminated", returncode=143))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread or a child process behind, naming it."""
+    before = threading.enumerate()
+    yield
+    threads = [thread.name for thread in leftover_threads(before)]
+    children = leftover_children()
+    problems = [f"thread {name!r} is still running" for name in threads]
+    problems += [f"child process {child} was left behind" for child in children]
+    if problems:
+        pytest.fail("the test did not clean up: " + "; ".join(problems), pytrace=False)
+
+
+def _start_postgres(*, private: bool) -> PostgresServer:
+    try:
+        return find_postgres(private=private)
+    except ServerUnavailable as error:
+        # Not a skip, and not the same failure once per test: the run as a whole cannot prove what it is for.
+        pytest.exit(str(error), returncode=3)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The session's PostgreSQL, started when first asked for. Shared: tests do not stop it."""
+    server = _start_postgres(private=False)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database that only this test uses."""
+    yield from _fresh_database(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def _private_postgres() -> Iterator[PostgresServer]:
+    server = _start_postgres(private=True)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def killable_postgres(_private_postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A PostgreSQL that this test may stop, kill and restart; it runs again for the next test."""
+    yield _private_postgres
+    _private_postgres.start()
+
+
+@pytest.fixture
+def killable_postgres_dsn(killable_postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database on `killable_postgres`."""
+    yield from _fresh_database(killable_postgres)
+
+
+def _fresh_database(server: PostgresServer) -> Iterator[str]:
+    name = server.create_database()
+    yield server.dsn(name)
+    server.start()
+    try:
+        wait_for_no_connection_to(server.port)
+    finally:
+        server.drop_database(name)
+
+
+@pytest.fixture
+def sqlite_path(tmp_path: Path) -> Iterator[Path]:
+    """Where this test may have a SQLite file; the file does not exist yet."""
+    path = tmp_path / "jobs.db"
+    yield path
+    wait_for_no_open_file(path)
+
+
+@pytest.fixture
+def sqlite_dsn(sqlite_path: Path) -> str:
+    """The URL of a SQLite file that only this test uses."""
+    return f"sqlite:///{sqlite_path}"
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[[int], Proxy]]:
+    """Make a running proxy to a loopback port: `proxy(postgres_server.port)`; closed after the test."""
+    with ExitStack() as stack:
+        yield lambda port: stack.enter_context(Proxy(port))

@@ -1,0 +1,146 @@
+"""A PostgreSQL server for the tests: what every kind of it can do, and where one is looked for."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from itertools import count
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+from tests.servers.errors import ServerUnavailable
+
+URL_VARIABLE = "JFAST_TEST_POSTGRES_URL"
+
+
+class PostgresServer(ABC):
+    """A running PostgreSQL: `admin_url` leads in as a superuser, `dsn` as the ordinary role the tests work with.
+
+    Both roles have a password; a wrong one is refused (scram-sha-256), so tests can try that too.
+    """
+
+    role = "jfast"
+
+    def __init__(self, admin_url: str, password: str) -> None:
+        self.admin_url = admin_url
+        self.password = password
+        self._names = count(1)
+        self._prefix = f"jfast_{os.getpid()}_{secrets.token_hex(3)}"
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the server and return when it accepts connections."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it the orderly way ("fast": open transactions are rolled back, clients are told)."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End every process of it with SIGKILL, as a crash would; `start` then recovers from the log."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop it for good and leave nothing of it behind."""
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether its process lives."""
+
+    def restart(self) -> None:
+        """Stop the orderly way, then start on the same port with the same data."""
+        self.stop()
+        self.start()
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return urlsplit(self.admin_url).hostname or "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        """The TCP port it listens on; the same after every restart."""
+        return urlsplit(self.admin_url).port or 5432
+
+    def dsn(self, database: str) -> str:
+        """The URL of `database` for the ordinary role, which owns the databases made by `create_database`."""
+        return f"postgresql://{self.role}:{quote(self.password, safe='')}@{self.host}:{self.port}/{database}"
+
+    def admin_dsn(self, database: str = "postgres") -> str:
+        """The URL of `database` for the superuser."""
+        return urlunsplit(urlsplit(self.admin_url)._replace(path=f"/{database}"))
+
+    def create_database(self) -> str:
+        """Make an empty database with a name of its own, and return the name."""
+        name = f"{self._prefix}_{next(self._names)}"
+        create = sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(name), sql.Identifier(self.role))
+        self._execute(create)
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database, cutting the connections that are still open to it."""
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def prepare_role(self) -> None:
+        """Create the ordinary role, or give it this session's password where it exists."""
+        role, password = sql.Identifier(self.role), sql.Literal(self.password)
+        try:
+            self._execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, password))
+        except psycopg.errors.DuplicateObject:
+            self._execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(role, password))
+
+    def accepts_connections(self) -> bool:
+        """Whether a superuser can log in now."""
+        try:
+            psycopg.connect(self.admin_url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def wait_until_ready(self, timeout: float = 60.0) -> None:
+        """Return when it accepts connections; raise ServerUnavailable after `timeout` seconds or when it has ended."""
+        deadline = time.monotonic() + timeout
+        while not self.accepts_connections():
+            if not self.running or time.monotonic() > deadline:
+                raise ServerUnavailable(f"PostgreSQL did not start: {self.last_words()}")
+            time.sleep(0.01)  # between two attempts to connect: there is nothing to wait on before it listens
+
+    def last_words(self) -> str:
+        """The end of its log, for error messages."""
+        return "no log"
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.admin_url, autocommit=True, connect_timeout=10) as connection:
+            connection.execute(statement)
+
+
+def find_postgres(environ: Mapping[str, str] = os.environ, *, private: bool = False) -> PostgresServer:
+    """A PostgreSQL that is ready for use.
+
+    `private` asks for one that may be killed, so the URL in the environment does not count.
+    Raises ServerUnavailable, with the command to run, when there is none and none can be installed.
+    """
+    # Imported here because both kinds build on PostgresServer above.
+    from tests.servers.postgres_container import ContainerPostgres, docker_answers
+    from tests.servers.postgres_external import ExternalPostgres
+    from tests.servers.postgres_local import LocalPostgres, find_programs
+
+    server: PostgresServer
+    if (url := environ.get(URL_VARIABLE)) and not private:
+        server = ExternalPostgres(url)
+    elif docker_answers():
+        server = ContainerPostgres()
+    else:
+        server = LocalPostgres(find_programs())
+    try:
+        server.start()
+    except BaseException:
+        server.close()
+        raise
+    return server

