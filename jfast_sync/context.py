@@ -13,12 +13,27 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jfast_sync.errors import NotInJobError
+from jfast_sync.errors import ConfigError, NotInJobError
 
 if TYPE_CHECKING:
+    from jfast_sync.app import JFast
     from jfast_sync.job import RunningJob
 
-__all__ = ["Origin", "bind", "bind_job", "current_job", "current_request_id", "current_tenant_id", "origin", "valid_name"]
+__all__ = [
+    "Origin",
+    "bind",
+    "bind_app",
+    "bind_job",
+    "current_app",
+    "current_job",
+    "current_request_id",
+    "current_tenant_id",
+    "get_context",
+    "install_app",
+    "origin",
+    "uninstall_app",
+    "valid_name",
+]
 
 #: What may arrive from outside as a request id or a tenant: printable, no spaces, nothing that could forge a log line.
 _OUTSIDE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,127}")
@@ -34,6 +49,7 @@ class Origin:
 
 
 _origin: ContextVar[Origin] = ContextVar("jfast_origin", default=Origin())
+_app: ContextVar[JFast | None] = ContextVar("jfast_app", default=None)
 _job: ContextVar[RunningJob | None] = ContextVar("jfast_job", default=None)
 
 
@@ -62,6 +78,51 @@ def current_job() -> RunningJob:
     if job is None:
         raise NotInJobError("current_job() works inside a task's handler only; no job is running in this thread")
     return job
+
+
+_installed: JFast | None = None
+
+
+def install_app(app: JFast) -> None:
+    """Make ``app`` the one that :func:`current_app` answers wherever none is bound; the latest built wins."""
+    global _installed
+    _installed = app
+
+
+def uninstall_app(app: JFast) -> None:
+    """Forget ``app`` when it closes, unless another has taken its place."""
+    global _installed
+    if _installed is app:
+        _installed = None
+
+
+def current_app() -> JFast:
+    """Return the app of the running request or job, else the one this process built.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    app = _app.get() or _installed
+    if app is None:
+        raise ConfigError(
+            "no jfast app in this process: open one with `with jfast_sync.connect() as jf:`, or JFast(app) in Flask"
+        )
+    return app
+
+
+def get_context() -> JFast:
+    """Return the app context: the object a handler gets as TaskContext. Alias of :func:`current_app`."""
+    return current_app()
+
+
+@contextmanager
+def bind_app(app: JFast) -> Iterator[None]:
+    """Make ``app`` the answer of :func:`current_app` in this thread inside the block (two apps in one process)."""
+    token = _app.set(app)
+    try:
+        yield
+    finally:
+        _app.reset(token)
 
 
 @contextmanager
