@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_ROOM_IN_MEMORY = 4 << 30  # bytes
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,25 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
     def private_folder(self, prefix: str) -> Path:
-        """A new temporary folder that this user owns and can reach: root's own TMPDIR may be closed to others."""
-        for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
-            if self.may_execute(parent):
+        """A new temporary folder that this user owns and can reach, in memory where there is room.
+
+        Creating a database makes some 300 files: 20 ms in memory, 200 ms on a disk.
+        """
+        for parent in _temporary_folders():
+            if self.may_execute(parent) and os.access(parent, os.W_OK):
                 folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
                 self.own(folder)
                 return folder
         raise PermissionError(f"no temporary folder that user id {self.uid} can reach")
+
+
+def _temporary_folders() -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free >= _ROOM_IN_MEMORY:
+        yield memory
+    yield Path(tempfile.gettempdir())
+    # Root's own TMPDIR may be closed to others.
+    yield from (Path("/tmp"), Path("/var/tmp"))
 
 
 def unprivileged() -> Account:
