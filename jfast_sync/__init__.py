@@ -1,0 +1,1 @@
+"""Background jobs, a transactional outbox, schedules and events for synchronous Python."""

@@ -1,0 +1,108 @@
+"""Which adapter the configuration names; drivers are imported here and nowhere earlier."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from jfast_sync.errors import ConfigError, UnsupportedError
+from jfast_sync.ports import Queue
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from jfast_sync.core import JFast
+    from jfast_sync.config import Config
+    from jfast_sync.sql.engine import Database
+    from jfast_sync.worker import Worker
+
+__all__ = ["database", "queue", "set_up", "worker"]
+
+_SPARE_CONNECTIONS: Final = 4
+
+
+def database(config: Config, *, engine: Engine | None = None, threads: int | None = None) -> Database | None:
+    """Return the primary database, or None where the plugin is off; opens no connection."""
+    if "database" not in config.plugins.enabled and engine is None:
+        return None
+    from jfast_sync.sql.engine import Database
+
+    size = config.database.pool_size or (threads + _SPARE_CONNECTIONS if threads else None)
+    return Database(
+        engine if engine is not None else config.database.dsn,
+        pool_size=size,
+        pgbouncer=config.database.pgbouncer,
+    )
+
+
+def queue(config: Config, primary: Database | None) -> Queue:
+    """Return the configured backend; opens no connection.
+
+    Raises:
+        ConfigError: the backend needs something that is not configured.
+    """
+    backend = config.queue.backend
+    match backend:
+        case "auto" | "postgres" | "sqlite":
+            return _sql_queue(config, primary)
+        case "memory":
+            from jfast_sync.queues.memory import MemoryQueue
+
+            return MemoryQueue(visibility_timeout=config.queue.visibility_timeout, keep_done=config.queue.keep_done)
+        case "redis" | "rabbitmq":
+            raise UnsupportedError(f'[plugin.queue] backend = "{backend}" is not part of this version; use "auto"')
+        case _:
+            return _own_queue(backend, config)
+
+
+def _sql_queue(config: Config, primary: Database | None) -> Queue:
+    if primary is None:
+        raise ConfigError(
+            f'[plugin.queue] backend = "{config.queue.backend}" lives in the primary database: '
+            'add "database" to [plugins] enabled'
+        )
+    wanted = {"postgres": "postgresql", "sqlite": "sqlite"}.get(config.queue.backend, primary.dialect)
+    if wanted != primary.dialect:
+        raise ConfigError(
+            f'[plugin.queue] backend = "{config.queue.backend}", but [plugin.database] dsn is {primary.dialect}; '
+            'write backend = "auto" to follow the database'
+        )
+    from jfast_sync.queues.sql import SqlQueue
+
+    return SqlQueue(
+        primary,
+        name=config.queue.name,
+        visibility_timeout=config.queue.visibility_timeout,
+        keep_done=config.queue.keep_done,
+        listen=config.queue.listen,
+        listen_dsn=config.database.listen_dsn,
+        poll_interval=config.queue.poll_interval,
+    )
+
+
+def _own_queue(target: str, config: Config) -> Queue:
+    module, _, name = target.partition(":")
+    try:
+        made = getattr(import_module(module), name)(config)
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f'[plugin.queue] backend = "{target}" cannot be loaded: {exc}') from exc
+    if not isinstance(made, Queue):
+        raise ConfigError(f'[plugin.queue] backend = "{target}" is not a queue: it lacks methods of jfast_sync.ports.Queue')
+    return cast(Queue, made)
+
+
+def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
+    """Create or upgrade what is needed; in prod refuse to run on tables that are not current."""
+    if primary is not None:
+        from jfast_sync.sql import schema
+
+        if config.app.env == "prod":
+            schema.require_current(primary, config.queue.name)
+            return
+        schema.upgrade(primary, config.queue.name)
+    backend.setup()
+
+
+def worker(app: JFast, **options: Any) -> Worker:
+    """Build a worker over an app."""
+    raise NotImplementedError(app, options)

@@ -1,0 +1,123 @@
+"""The queue as an application sees it: jobs are checked and completed here, then handed to the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from jfast_sync.errors import UnsupportedError
+from jfast_sync.job import Job
+from jfast_sync.payload import encode
+from jfast_sync.ports import DeadLetters, Inspectable, Queue, Stats
+
+if TYPE_CHECKING:
+    from jfast_sync.config import Config
+    from jfast_sync.tasks.registry import Registry
+
+__all__ = ["QueueClient"]
+
+_CHUNK: Final = 1000
+
+
+class QueueClient:
+    """``jf.queue``: enqueue in transactions of its own, count, and reach dead letters.
+
+    To make a job part of your own transaction, use ``jf.outbox.enqueue(session, job)`` or
+    ``task.enqueue(payload, session=session)``.
+
+    Args:
+        backend: where jobs are stored.
+        tasks: the registry whose options fill what a job leaves open.
+        config: defaults and bounds.
+        ready: called before every use; makes sure that the tables exist.
+    """
+
+    def __init__(self, backend: Queue, tasks: Registry, config: Config, ready: Callable[[], None]) -> None:
+        self.backend = backend
+        self._tasks = tasks
+        self._config = config.queue
+        self._ready = ready
+
+    def prepare(self, job: Job) -> Job:
+        """Return the job as it is stored: payload checked and encoded, open fields filled.
+
+        ``max_attempts``: the job's own, else the task's, else the configuration's.
+
+        Raises:
+            PayloadError: the payload cannot be stored; the message names the path inside it.
+        """
+        task = self._tasks.find(job.task)
+        own = task.max_attempts if task is not None else None
+        return replace(
+            job,
+            payload=encode(job.payload, max_bytes=self._config.max_payload_bytes),
+            max_attempts=job.max_attempts or own or self._config.max_attempts,
+        )
+
+    def enqueue(self, job: Job) -> str:
+        """Store one job durably, in a transaction of its own, and return its id.
+
+        A job whose id is already stored is left as it is.
+
+        Raises:
+            PayloadError: the payload cannot be stored.
+            UnavailableError: the backend cannot be reached; nothing was stored.
+        """
+        prepared = self.prepare(job)
+        self._ready()
+        self.backend.enqueue([prepared])
+        return prepared.id
+
+    def enqueue_many(self, jobs: Iterable[Job], *, progress: Callable[[int], None] | None = None) -> list[str]:
+        """Store many jobs and return their ids in order; every job is checked before the first one is stored.
+
+        Args:
+            jobs: any number; stored in transactions of 1,000.
+            progress: called with the number stored after each of these.
+        """
+        prepared = [self.prepare(job) for job in jobs]
+        self._ready()
+        for chunk in _chunks(prepared):
+            self.backend.enqueue(chunk)
+            if progress is not None:
+                progress(len(chunk))
+        return [job.id for job in prepared]
+
+    def stats(self) -> Stats:
+        """Count jobs by state; never scans the table."""
+        self._ready()
+        return self.backend.stats()
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The backend's dead letters.
+
+        Raises:
+            UnsupportedError: the backend keeps none that can be read.
+        """
+        if not isinstance(self.backend, DeadLetters):
+            raise UnsupportedError(f"the {self.backend.backend} backend cannot list dead letters")
+        self._ready()
+        return self.backend
+
+    @property
+    def inspect(self) -> Inspectable:
+        """The backend's lookup of single jobs.
+
+        Raises:
+            UnsupportedError: the backend cannot find a job by its id.
+        """
+        if not isinstance(self.backend, Inspectable):
+            raise UnsupportedError(f"the {self.backend.backend} backend cannot find or list single jobs")
+        self._ready()
+        return self.backend
+
+
+def _chunks(jobs: list[Job]) -> Iterator[list[Job]]:
+    stream = iter(jobs)
+    while chunk := list(islice(stream, _CHUNK)):
+        yield chunk
+
+

@@ -1,0 +1,254 @@
+"""The composition root: one application's jobs, and the context that handlers and views get.
+
+``adapters`` chooses the parts; ``app`` finds and builds the whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from jfast_sync import adapters, context
+from jfast_sync.client import QueueClient
+from jfast_sync.errors import ConfigError, JFastError, NotInJobError, NotProvidedError
+from jfast_sync.health import Check, Health
+from jfast_sync.observers import Observer, Observers
+from jfast_sync.outbox.outbox import Outbox
+from jfast_sync.tasks.registry import Registry
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+    from sqlalchemy.orm import Session
+
+    from jfast_sync.config import Config
+    from jfast_sync.ports import Queue
+    from jfast_sync.source import Source
+    from jfast_sync.sql.engine import Database
+    from jfast_sync.worker import Worker
+
+__all__ = ["JFast"]
+
+_FACTORIES = (FunctionType, BuiltinFunctionType, MethodType)
+
+
+class JFast:
+    """One application's jobs: its configuration, database, queue, tasks and everything its handlers need.
+
+    Opens connections on first use and starts threads only when asked (:meth:`start_worker`). Close it, or use it as
+    a context manager. All methods may be called from any thread.
+
+    Args:
+        config: the loaded configuration.
+        tasks: the registry; a new one over the declared tasks unless given.
+        engine: your own SQLAlchemy engine for the primary database; used as it is, never closed.
+        queue: a backend of your own instead of the configured one.
+        threads: how many worker threads will hold sessions; sizes the connection pool unless configured.
+        source: how to build the same app again in a child process.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        tasks: Registry | None = None,
+        engine: Engine | None = None,
+        queue: Queue | None = None,
+        threads: int | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.config = config
+        self.source = source
+        self.tasks = tasks if tasks is not None else Registry()
+        self.database: Database | None = adapters.database(config, engine=engine, threads=threads)
+        self.tasks.check(database_configured=self.database is not None)
+        backend = queue if queue is not None else adapters.queue(config, self.database)
+        self.queue = QueueClient(backend, self.tasks, config, self.setup)
+        self.outbox = Outbox(self.queue)
+        self.observers = Observers()
+        self._provided: dict[str, Any] = {
+            "database": self.database,
+            "queue": self.queue,
+            "tasks": self.tasks,
+            "outbox": self.outbox,
+        }
+        self._factories: dict[str, Callable[[], Any]] = {}
+        self._lock = threading.RLock()
+        self._is_set_up = False
+        self._closing = threading.Event()
+        self._workers: list[Worker] = []
+
+    # --- what an app gives and takes -------------------------------------------------------------------------
+
+    def require(self, name: str) -> Any:
+        """Return what the app has under ``name``: database, queue, tasks, outbox, or anything provided.
+
+        Raises:
+            NotProvidedError: nothing is there; the message names the line to add.
+        """
+        with self._lock:
+            if name not in self._provided and name in self._factories:
+                self._provided[name] = self._factories[name]()
+            found = self._provided.get(name)
+        if found is None:
+            known = ", ".join(sorted({*self._provided, *self._factories}))
+            raise NotProvidedError(
+                f"nothing is provided as {name!r}; add jfast.provide({name!r}, ...) where the app is built. Known: {known}"
+            )
+        return found
+
+    def provide(self, name: str, object_or_factory: Any) -> None:
+        """Give tasks and views an object under ``name``.
+
+        A function, method or class is a factory: called once, without arguments, when first required. Anything else
+        is the object itself (wrap a callable object as ``lambda: it``).
+        """
+        with self._lock:
+            self._provided.pop(name, None)
+            self._factories.pop(name, None)
+            if isinstance(object_or_factory, (*_FACTORIES, type)):
+                self._factories[name] = object_or_factory
+            else:
+                self._provided[name] = object_or_factory
+
+    def on_start(self, callback: Observer) -> Observer:
+        """Call ``callback(event)`` when a job starts; usable as a decorator, like the other three."""
+        return self._observe("start", callback)
+
+    def on_success(self, callback: Observer) -> Observer:
+        """Call ``callback(event)`` when a job has succeeded."""
+        return self._observe("success", callback)
+
+    def on_failure(self, callback: Observer) -> Observer:
+        """Call ``callback(event)`` when an attempt has failed."""
+        return self._observe("failure", callback)
+
+    def on_dead(self, callback: Observer) -> Observer:
+        """Call ``callback(event)`` when a job has become a dead letter."""
+        return self._observe("dead", callback)
+
+    def _observe(self, moment: Any, callback: Observer) -> Observer:
+        self.observers.add(moment, callback)
+        return callback
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Open a session on the primary database: committed on normal exit, rolled back on an exception.
+
+        Raises:
+            ConfigError: no database is configured.
+        """
+        database = self._database_or_refuse()
+        self.setup()
+        with database.session() as session:
+            yield session
+
+    def _database_or_refuse(self) -> Database:
+        if self.database is None:
+            raise ConfigError('no database is configured; add "database" to [plugins] enabled')
+        return self.database
+
+    @property
+    def stopping(self) -> bool:
+        """Whether work should end soon: this app is closing, or the running job has been told to stop."""
+        if self._closing.is_set():
+            return True
+        try:
+            return context.current_job().cancelled
+        except NotInJobError:
+            return False
+
+    # --- start and stop --------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Create or upgrade what the backend needs; in prod only check it. Idempotent, done once per process.
+
+        Raises:
+            SchemaError: in prod, when ``jfast-sync db upgrade`` has not been run.
+            UnavailableError: the server cannot be reached; call again later.
+        """
+        if self._is_set_up:
+            return
+        with self._lock:
+            if not self._is_set_up:
+                adapters.set_up(self.config, self.database, self.queue.backend)
+                self._is_set_up = True
+
+    def worker(self, **options: Any) -> Worker:
+        """Build a worker over this app's queue; see :class:`jfast_sync.worker.WorkerOptions` for the options."""
+        return adapters.worker(self, **options)
+
+    def start_worker(self, **options: Any) -> Worker:
+        """Start a worker inside this process: no signal handlers; it releases its jobs on :meth:`close` and at exit.
+
+        Call it in the process that serves, after it has forked.
+        """
+        worker = self.worker(**options)
+        worker.start()
+        self._workers.append(worker)
+        return worker
+
+    def close(self) -> None:
+        """Stop workers that were started here and let go of every connection; idempotent."""
+        self._closing.set()
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            worker.join()
+        self._workers.clear()
+        self.queue.backend.close()
+        if self.database is not None:
+            self.database.dispose()
+        context.uninstall_app(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- readiness -------------------------------------------------------------------------------------------
+
+    def checks(self) -> dict[str, Check]:
+        """Return what ``/ready`` asks, by name."""
+        checks = {"queue": Check(self._queue_health, critical=True)}
+        if self.database is not None:
+            checks["database"] = Check(self._database_health, critical=True)
+        for number, worker in enumerate(self._workers):
+            checks["worker" if number == 0 else f"worker-{number + 1}"] = Check(worker.health)
+        return checks
+
+    def _database_health(self) -> Health:
+        database = self._database_or_refuse()
+        try:
+            database.check(timeout=2.0)
+        except JFastError as exc:
+            return Health(status="unavailable", detail=str(exc), critical=True)
+        return Health(detail=f"{database.dialect} answers", critical=True, meta={"dialect": database.dialect})
+
+    def _queue_health(self) -> Health:
+        backend = self.queue.backend
+        try:
+            stats = self.queue.stats()
+        except JFastError as exc:
+            return Health(status="unavailable", detail=str(exc), critical=True, meta={"backend": backend.backend})
+        remarks = list(stats.warnings)
+        if stats.dead:
+            remarks.insert(0, f"{stats.dead} dead letters: see jfast-sync jobs dead")
+        return Health(
+            status="degraded" if remarks else "ok",
+            detail="; ".join(remarks),
+            critical=True,
+            meta={
+                "backend": backend.backend,
+                "ready": stats.ready,
+                "delayed": stats.delayed,
+                "running": stats.running,
+                "dead": stats.dead,
+                "oldest_ready_seconds": stats.oldest_ready,
+            },
+        )
