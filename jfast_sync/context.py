@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from jfast_sync.errors import ConfigError, NotInJobError
 
 if TYPE_CHECKING:
-    from jfast_sync.app import JFast
+    from jfast_sync.core import JFast
     from jfast_sync.job import RunningJob
 
 __all__ = [
