@@ -129,16 +129,7 @@ class MemoryQueue:
     def stats(self) -> Stats:
         """Count jobs by state."""
         with self.store.lock:
-            now = self._clock.now()
-            self.store.promote(now)
-            counts = {state: len(rows) for state, rows in self.store.states.items() if state != "done"}
-            oldest = min((row.available_at for row in self.store.states["ready"].values()), default=None)
-            return Stats(
-                **counts,
-                oldest_ready=None if oldest is None else max((now - oldest).total_seconds(), 0.0),
-                done_by_task=dict(self.store.done_by_task),
-                failed_by_task=dict(self.store.failed_by_task),
-            )
+            return self.store.stats(self._clock.now())
 
     def close(self) -> None:
         """End a waiting claim; the jobs stay in the store."""

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from jfast_sync.errors import PayloadError
 from jfast_sync.job import DeadJob, Job
-from jfast_sync.ports import DeadFilter, JobRow, Selection
+from jfast_sync.ports import DeadFilter, JobRow, Selection, Stats
 
 __all__ = ["MemoryStore", "Row", "SystemClock"]
 
@@ -249,6 +249,21 @@ class MemoryStore:
         done = self.states["done"]
         for job_id in [row.id for row in done.values() if row.finished_at <= before]:
             del done[job_id]
+
+    def stats(self, now: datetime) -> Stats:
+        """Count the rows by state, and what was recorded."""
+        self.promote(now)
+        ready = self.states["ready"]
+        oldest = min((row.available_at for row in ready.values()), default=None)
+        return Stats(
+            ready=len(ready),
+            delayed=len(self.states["delayed"]),
+            running=len(self.states["running"]),
+            dead=len(self.states["dead"]),
+            oldest_ready=None if oldest is None else max((now - oldest).total_seconds(), 0.0),
+            done_by_task=dict(self.done_by_task),
+            failed_by_task=dict(self.failed_by_task),
+        )
 
     def _trimmed(self, key: tuple[str, str]) -> list[tuple[tuple[int, datetime, int], str]]:
         """Return a lane whose first entry, if any, stands for a ready row."""
