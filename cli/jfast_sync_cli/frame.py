@@ -1,0 +1,165 @@
+"""The frame around every command: commands loaded when called, errors as one message, exit codes.
+
+Nothing here imports the library before a command needs it, so that ``--help`` and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from jfast_sync_cli.exits import Exit, exit_of
+
+__all__ = ["Invocation", "Root"]
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What every command is called with: where the project is, and how much to say about an error."""
+
+    debug: bool = False
+    config: str | None = None
+    app: str | None = None
+    imports: list[str] = field(default_factory=list)
+
+
+class Root(click.Group):
+    """The top command. ``lazy`` maps a command's name to its one-line help; its module is imported when it is called.
+
+    The command ``stats`` is the object ``stats`` in the module ``jfast_sync_cli.stats``.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        command: click.Command = getattr(import_module(f"jfast_sync_cli.{cmd_name}"), cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self._lazy:
+            raise click.UsageError(f"there is no command {args[0]!r}{nearest(args[0], self._lazy)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._lazy.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in self._lazy.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line and leave with its exit code; never a traceback without ``--debug``."""
+        extra.setdefault("obj", Invocation())
+        arguments = (args, prog_name or "jfast-sync", complete_var, False, windows_expand_args)
+        if not standalone_mode:
+            return super().main(*arguments, **extra)
+        code = Exit.DONE
+        try:
+            returned = super().main(*arguments, **extra)
+            sys.stdout.flush()
+            code = returned if isinstance(returned, int) else Exit.DONE
+        except SystemExit:
+            raise
+        except BaseException as exc:
+            code = report(exc, debug=extra["obj"].debug)
+        sys.exit(int(code))
+
+
+def report(error: BaseException, *, debug: bool) -> Exit:
+    """Say on stderr what ended the command, in one message without secrets, and return its exit code."""
+    match error:
+        case KeyboardInterrupt():
+            return Exit.INTERRUPTED
+        case click.Abort():
+            return _aborted(error)
+        case BrokenPipeError() | OSError(errno=errno.EPIPE):
+            return _forget_stdout()
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.format_message(), err=True)
+            return Exit.USAGE
+        case click.UsageError():
+            hint = f"\nTry '{error.ctx.command_path} --help' for help." if error.ctx is not None else ""
+            say_error(error.format_message() + hint)
+            return Exit.USAGE
+        case click.ClickException():
+            say_error(error.format_message())
+            return Exit(error.exit_code)
+        case Exception():
+            return _failed(error, debug=debug)
+        case _:
+            raise error
+
+
+def _aborted(error: click.Abort) -> Exit:
+    if isinstance(error.__cause__ or error.__context__, EOFError):
+        say_error("nobody answered the question; add --yes where nobody can")
+        return Exit.PROBLEMS
+    return Exit.INTERRUPTED
+
+
+def _forget_stdout() -> Exit:
+    # Whoever read our output has gone. The interpreter would flush at exit and complain once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.BROKEN_PIPE
+
+
+def _failed(error: Exception, *, debug: bool) -> Exit:
+    from jfast_sync.errors import JFastError
+    from jfast_sync.redact import error_text, traceback_text
+
+    if debug:
+        click.echo(traceback_text(error, limit=100_000), err=True)
+    if isinstance(error, JFastError):
+        say_error(str(error))
+    else:
+        hint = "" if debug else "\nThis was not foreseen; run again with --debug to see where it happened."
+        say_error(error_text(error) + hint)
+    return exit_of(error)
+
+
+def say_error(message: str) -> None:
+    """Print one error on stderr, without the secrets a driver may have put into it."""
+    from jfast_sync.redact import redact
+
+    click.echo(f"Error: {redact(message)}", err=True)
+
+
+def nearest(word: str, known: Mapping[str, str] | Sequence[str]) -> str:
+    """Return ``"; did you mean ...?"`` for the known word nearest to ``word``, or an empty text."""
+    from difflib import get_close_matches
+
+    match = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def log_everything() -> None:
+    """Send the library's own log, down to DEBUG, to stderr; for ``--debug``."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("jfast_sync").setLevel(logging.DEBUG)
