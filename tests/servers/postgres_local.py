@@ -43,7 +43,7 @@ _ADVICE = f"""PostgreSQL is needed by the tests and was not found. One of these 
 
 @dataclass(frozen=True)
 class Programs:
-    """Where `initdb` and `postgres` are, and, where they can be copied, the folders beside each other they consist of."""
+    """Where `initdb` and `postgres` are, and the folders, beside each other, to copy where they cannot be reached."""
 
     folder: Path
     parts: tuple[Path, ...] = ()
@@ -101,7 +101,7 @@ def _version(name: str) -> tuple[int, ...]:
 def _install_with_apt() -> bool:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return False
-    sys.__stderr__.write("\ntests: PostgreSQL is missing; installing it with apt-get (running as root)\n")
+    print("\ntests: PostgreSQL is missing; installing it with apt-get (running as root)", file=sys.__stderr__)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     steps = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "postgresql"])
     return all(
@@ -194,7 +194,8 @@ class LocalPostgres(PostgresServer):
         # Between looking at a port and listening on it, another program can take it.
         for left in reversed(range(attempts)):
             try:
-                return self._run()
+                self._run()
+                return
             except ServerUnavailable:
                 if not left or "Address already in use" not in self.last_words():
                     raise

@@ -38,7 +38,7 @@ class _End:
 
 
 class Proxy:
-    """Forwards connections to `host:port`; starts with the `with` block (or `start`), and passes everything until told."""
+    """Forwards connections to `host:port`, from the `with` block (or `start`) on; passes everything until told else."""
 
     def __init__(self, port: int, host: str = HOST) -> None:
         self.target = (host, port)
@@ -169,7 +169,8 @@ class Proxy:
         try:
             server = socket.create_connection(self.target, timeout=5)
         except OSError:
-            return _reset(client)
+            _reset(client)
+            return
         ends = _End(client, is_client=True), _End(server, is_client=False)
         for end, peer in (ends, ends[::-1]):
             end.peer = peer
@@ -204,15 +205,18 @@ class Proxy:
             if events & selectors.EVENT_WRITE and end in self._ends:
                 del end.waiting[: end.sock.send(end.waiting)]
         except BlockingIOError:
-            return
+            pass
         except OSError:
-            return self._drop(end)
-        if end not in self._ends:
-            return
+            self._drop(end)
+        if end in self._ends:
+            self._after(end)
+
+    def _after(self, end: _End) -> None:
         if (end.finished and not end.peer.waiting) or (end.peer.finished and not end.waiting):
-            return self._drop(end, reset=False)
-        self._watch(end)
-        self._watch(end.peer)
+            self._drop(end, reset=False)
+        else:
+            self._watch(end)
+            self._watch(end.peer)
 
     def _read(self, end: _End) -> None:
         data = end.sock.recv(_CHUNK)
