@@ -26,7 +26,7 @@ _SECRET_NAME = r"(?:password|passwd|passphrase|pwd|secret|api_?key|access_?token
 _QUERY_SECRET = re.compile(rf"([?&;](?:[\w-]{{0,30}}?){_SECRET_NAME}=)[^&\s'\"#;]+", re.IGNORECASE)
 _KEYWORD_SECRET = re.compile(
     rf"({_SECRET_NAME}['\"]?\s{{0,8}}[=:]\s{{0,8}})"
-    r"(?!\*\*\*(?:[&\s'\"#;,)}]|$))(?:[rub]{0,2}'(?:\\.|[^'\\])*'?|[rub]{0,2}\"(?:\\.|[^\"\\])*\"?|(?:\\.|[^\s\\])+)",
+    r"(?!\*\*\*(?:[&\s'\"#;,)}]|$))(?:[rub]{0,2}'(?:''|\\.|[^'\\])*'?|[rub]{0,2}\"(?:\\.|[^\"\\])*\"?|(?:\\.|[^\s\\])+)",
     re.IGNORECASE | re.DOTALL,
 )
 _SQL_STARTS = ("[SQL: ", "[parameters: ", "[SQL parameters hidden")
@@ -69,7 +69,7 @@ def error_text(exc: BaseException, limit: int = 2000) -> str:
     name = _storable(type(exc).__name__[:200])
     try:
         text = str(exc)
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 - it can raise anything
+    except (Exception, SystemExit) as failure:
         text = f"<its text cannot be shown: __str__ raised {type(failure).__name__[:200]}>"
     text = redact(_storable(_window(text))).strip()
     return _shorten(f"{name}: {text}" if text else name, limit)
@@ -130,8 +130,8 @@ def _window(text: str) -> str:
         return text
     kept = text[:_WINDOW]
     # A connection string cut in two no longer looks like one: leave the torn word out.
-    torn = kept.rfind("://")
-    return kept if torn < 0 or any(c.isspace() for c in kept[torn:]) else kept[:torn]
+    words = kept.rsplit(None, 1)
+    return kept if "://" not in words[-1] else kept[: -len(words[-1])]
 
 
 def _shorten(text: str, limit: int) -> str:

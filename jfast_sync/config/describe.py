@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .keys import Key
 from .sources import Origin
 from .tables import TABLES
-from .values import bounds_text
+from .values import bounds_text, shown
 
 if TYPE_CHECKING:
     from .load import Config
@@ -74,9 +74,5 @@ def _line(key: Key) -> str:
 def _default(key: Key) -> str:
     if key.shown_default or key.default is None:
         return key.shown_default or "none"
-    shown = key.show(key.default)
-    if isinstance(shown, bool):
-        return f"`{str(shown).lower()}`"
-    if isinstance(shown, float):
-        return f"`{int(shown) if shown.is_integer() else shown}`"
-    return f"`{shown!r}`".replace("'", '"')
+    whole = isinstance(key.default, float) and key.default.is_integer()
+    return f"`{shown(int(key.default) if whole else key.default)}`"

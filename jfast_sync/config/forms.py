@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from urllib.parse import urlsplit
 
 __all__ = [
     "backend",
@@ -73,10 +74,18 @@ def url(*schemes: str) -> Callable[[str], str | None]:
     def check(value: str) -> str | None:
         scheme, separator, rest = value.partition("://")
         if separator and scheme in schemes and rest:
-            return None
+            return None if _is_readable(value) else "cannot be read: percent-encode special characters in the password"
         return "must be a URL that begins with " + " or ".join(f"{scheme}://" for scheme in schemes)
 
     return check
+
+
+def _is_readable(value: str) -> bool:
+    try:
+        _ = urlsplit(value).port
+    except ValueError:
+        return False
+    return True
 
 
 def sql_url(value: str) -> str | None:

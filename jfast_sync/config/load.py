@@ -17,7 +17,7 @@ from .describe import Row, rows
 from .rules import broken_rules
 from .sources import TITLES, Found, Origin, Setting, from_environment, from_file, from_flags, read_toml
 from .tables import TABLES, App, Cache, Database, Events, Observability, Outbox, Plugins, Queue
-from .values import read_value
+from .values import read_value, shown
 
 __all__ = ["FILE_NAME", "Config", "load_config"]
 
@@ -98,7 +98,7 @@ def load_config(
     Raises :class:`~jfast_sync.errors.ConfigError` with one message that names every problem.
     """
     source = _find_file(path)
-    folder = source.resolve().parent if source else Path.cwd()
+    folder = _absolute_path(source).parent if source else Path.cwd()
     found = [
         from_file(source, read_toml(source)) if source else Found(),
         from_environment(environ),
@@ -106,7 +106,7 @@ def load_config(
     ]
     problems = [problem for part in found for problem in part.problems]
     settings = [setting for part in found for setting in part.settings]
-    values, kept = _read_values(settings, problems)  # later ones win
+    values, kept = _read_values(settings, problems)
     _refuse(problems)
     config = _complete(values, kept, source, folder, [warning for part in found for warning in part.warnings])
     _refuse(_rule_problem(config, kept, *broken) for broken in broken_rules(config))
@@ -116,11 +116,11 @@ def load_config(
 def _find_file(path: Path | str | None) -> Path | None:
     if path is None:
         default = Path(FILE_NAME)
-        return default if default.is_file() else None
+        return default if os.path.lexists(default) else None
     named = Path(path)
-    if named.is_dir():
+    if os.path.isdir(named):  # noqa: PTH112 - Path.is_dir raises below a folder that cannot be entered
         named = named / FILE_NAME
-    if not named.exists():
+    if not os.path.lexists(named):
         raise ConfigError(f"{named}: there is no such file; --config names a jfast.toml or the folder it is in")
     return named
 
@@ -133,6 +133,7 @@ def _read_values(
     for setting in settings:
         name = setting.key.table, setting.key.name
         try:
+            # A later source takes an earlier one's place; what the earlier one holds is checked all the same.
             values[name] = read_value(setting.key, setting.raw, textual=setting.origin == "environment")
             kept[name] = setting
         except ValueError as exc:
@@ -141,10 +142,7 @@ def _read_values(
 
 
 def _shown(setting: Setting) -> str:
-    if setting.key.secret:
-        return MASK
-    shown = repr(setting.raw)
-    return shown if len(shown) <= 100 else shown[:96] + " ..."
+    return MASK if setting.key.secret else shown(setting.raw)
 
 
 def _complete(
@@ -185,14 +183,19 @@ def _own_plugins(plugins: Plugins) -> tuple[Plugins, list[str]]:
 
 def _absolute(dsn: str, folder: Path) -> str:
     match = _SQLITE_FILE.fullmatch(dsn)
-    return dsn if match is None else f"{match[1]}{(folder / match[2]).resolve()}{match[3]}"
+    return dsn if match is None else f"{match[1]}{_absolute_path(folder / match[2])}{match[3]}"
+
+
+def _absolute_path(path: Path) -> Path:
+    # A mounted ConfigMap is a link into a folder that changes with every update: do not follow it.
+    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def _rule_problem(config: Config, kept: dict[tuple[str, str], Setting], table: str, name: str, wrong: str) -> str:
     setting = kept.get((table, name))
     place = setting.place if setting else f"[{TITLES[table]}] {name} (default)"
     values = getattr(config, table)
-    return f"{place} = {values.keys()[name].show(getattr(values, name))!r}: {wrong}"
+    return f"{place} = {shown(values.keys()[name].show(getattr(values, name)))}: {wrong}"
 
 
 def _refuse(problems: Iterable[str]) -> None:

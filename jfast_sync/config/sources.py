@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from . import sibling
 from .forms import nearest
 from .keys import Key
 from .tables import TABLES
+from .values import shown
 
 __all__ = ["Found", "Origin", "Setting", "from_environment", "from_file", "from_flags", "read_toml"]
 
@@ -25,6 +27,7 @@ KEYS = {table.short_name(): table.keys() for table in TABLES}
 TITLES = {table.short_name(): table.title() for table in TABLES}
 _PREFIXES = {f"JFAST_{prefix}_": table.short_name() for table in TABLES for prefix in table.prefixes}
 _VARIABLES = {name: key for keys in KEYS.values() for key in keys.values() for name in key.environment}
+_IS_SECRET = {key.name: bool(key.secret) for keys in KEYS.values() for key in keys.values()}
 _WRONG_PREFIXES = ("JFAST_DATABASE_", "JFAST_PLUGIN_")
 # Kubernetes gives every pod such variables for every service; one may be called "jfast-queue".
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
@@ -78,11 +81,15 @@ def from_file(path: Path, content: Mapping[str, object]) -> Found:
                 _read_table(found, path, name, f"plugin.{name}", table)
         elif section in ("app", "plugins"):
             _read_table(found, path, section, section, body)
+        elif section == "plugin":
+            found.problems.append(
+                f"{path}: plugin = {_show_unknown(section, body)}: must hold tables, such as [plugin.queue]"
+            )
         elif section in sibling.SECTIONS:
             found.warnings.append(_ignored(f"{path}: [{section}]"))
         else:
-            shown = f"[{section}]" if isinstance(body, Mapping) else f"{section} = {_show_unknown(section, body)}"
-            found.problems.append(f"{path}: {shown}: {_no_table(section)}")
+            text = f"[{section}]" if isinstance(body, Mapping) else f"{section} = {_show_unknown(section, body)}"
+            found.problems.append(f"{path}: {text}: {_no_table(section)}")
     return found
 
 
@@ -148,7 +155,9 @@ def _nearest_key(table: str, name: str) -> str:
 def _no_table(name: str) -> str:
     if name in KEYS and name not in ("app", "plugins"):
         return f"unknown table; did you mean [{TITLES[name]}]?"
-    return "unknown table" + (nearest(name, TITLES.values()) or f" (tables: {', '.join(TITLES.values())})")
+    close = get_close_matches(name, KEYS, n=1)
+    known = ", ".join(f"[{title}]" for title in TITLES.values())
+    return "unknown table" + (f"; did you mean [{TITLES[close[0]]}]?" if close else f" (tables: {known})")
 
 
 def _is_meant(name: str, value: str) -> bool:
@@ -167,7 +176,7 @@ def _unknown_variable(found: Found, name: str, value: str) -> None:
         return
     meant = name.replace("JFAST_DATABASE_", "JFAST_DB_").replace("JFAST_PLUGIN_", "JFAST_")
     hint = f"; did you mean {meant}?" if meant in _VARIABLES else nearest(meant, _VARIABLES)
-    found.problems.append(f"{place} = {_show_unknown(name, value)}: no key has this name{hint}")
+    found.problems.append(f"{place} = {_show_unknown(name.removeprefix(prefix), value)}: no key has this name{hint}")
 
 
 def _ignored(place: str) -> str:
@@ -178,10 +187,10 @@ def _show_unknown(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return "{...}"
     # A mistyped key may hold a password just as well as the right one.
-    if _SECRET_LIKE.search(name) or "@" in str(value):
+    meant = get_close_matches(name.lower(), _IS_SECRET, n=1, cutoff=0.5)
+    if _SECRET_LIKE.search(name) or "@" in str(value) or (meant and _IS_SECRET[meant[0]]):
         return MASK
-    shown = redact(repr(value))
-    return shown if len(shown) <= 100 else shown[:96] + " ..."
+    return redact(shown(value))
 
 
 def _toml_problem(path: Path, text: str, problem: str) -> str:

@@ -143,7 +143,7 @@ class Queue(Table):
     backoff_jitter: float = key(
         0.0, "Share of the delay that is drawn at random, so that retries do not come together.", least=0, most=1
     )
-    max_payload_bytes: int = key(1_048_576, "Largest payload as JSON.", unit="bytes", least=64, most=268_435_456)
+    max_payload_bytes: int = key(1_048_576, "Largest payload as JSON.", unit="bytes", least=2, most=268_435_456)
     snooze_max_age: float = key(
         7 * _DAY,
         "Age at which a job that only snoozes becomes a dead letter.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from .forms import nearest
 from .keys import Key
 
-__all__ = ["bounds_text", "read_value"]
+__all__ = ["bounds_text", "read_value", "shown"]
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -46,6 +47,12 @@ def bounds_text(key: Key) -> str:
         f"{least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}" if most else ""
     )
     return span or key.form
+
+
+def shown(raw: object) -> str:
+    """A value as messages show it: the way the file writes it, shortened."""
+    text = json.dumps(raw, default=str, ensure_ascii=False)
+    return text if len(text) <= 100 else text[:96] + " ..."
 
 
 def _from_text(key: Key, text: str) -> object:
