@@ -30,7 +30,7 @@ _KEYWORD_SECRET = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SQL_STARTS = ("[SQL: ", "[parameters: ", "[SQL parameters hidden")
-_BACKGROUND = re.compile(r"\s*\(Background on this error at: [^\s()]*\)")
+_BACKGROUND = re.compile(r"\n?\(Background on this error at: [^\s()]*\)")
 # What PostgreSQL appends to its message; these parts repeat values of rows and parameters.
 _SERVER_PART = re.compile(
     r"\n?^(?:DETAIL|CONTEXT|QUERY|STATEMENT|LINE \d+):.*?(?=\n(?:HINT|DETAIL|CONTEXT|QUERY|STATEMENT|LINE \d+):|\Z)",
@@ -130,8 +130,8 @@ def _window(text: str) -> str:
         return text
     kept = text[:_WINDOW]
     # A connection string cut in two no longer looks like one: leave the torn word out.
-    words = kept.rsplit(None, 1)
-    return kept if "://" not in words[-1] else kept[: -len(words[-1])]
+    torn = "" if kept[-1].isspace() else kept.rsplit(None, 1)[-1]
+    return kept.removesuffix(torn) if "://" in torn else kept
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -43,7 +43,7 @@ def _queue(config: Config) -> Iterator[Broken]:
     backend, queue = config.queue.backend, config.queue
     if backend in ("auto", "postgres", "sqlite") and not config.has("database"):
         yield "queue", "backend", 'keeps jobs in the primary database: add "database" to [plugins] enabled'
-    elif backend in ("postgres", "sqlite") and backend != config.backend_of_database:
+    elif backend in ("postgres", "sqlite") and _names_dsn(config) and backend != config.backend_of_database:
         yield (
             "queue",
             "backend",
@@ -86,8 +86,13 @@ def _tls(config: Config) -> Iterator[Broken]:
 
 
 def _database(config: Config) -> Iterator[Broken]:
-    if config.has("database") and config.database.rls and config.backend_of_database == "sqlite":
+    if config.has("database") and config.database.rls and _names_dsn(config) and config.backend_of_database == "sqlite":
         yield "database", "rls", "needs PostgreSQL, and dsn is SQLite: tenants would not be kept apart"
+
+
+def _names_dsn(config: Config) -> bool:
+    # Without a dsn of its own the app may bring its engine, of either kind; it is looked at when it is there.
+    return ("database", "dsn") in config.origins
 
 
 def _prod(config: Config) -> Iterator[Broken]:

@@ -107,7 +107,21 @@ def test_what_no_database_stores_is_replaced() -> None:
     assert "\x00" not in traceback_text(ValueError("a\x00b\udfffc"))
 
 
-HOSTILE = ["x", "a://b:", "password='", "\nDETAIL:", "[SQL: ", "?", "://", "\\", "(Background on this error at: ", "a "]
+HOSTILE = [
+    "x",
+    "a://b:",
+    "password='",
+    "\nDETAIL:",
+    "[SQL: ",
+    "?",
+    "://",
+    "\\",
+    "(Background on this error at: ",
+    "a ",
+    "\n",
+    "password ",
+    "&a-",
+]
 
 
 @pytest.mark.parametrize("part", HOSTILE)
