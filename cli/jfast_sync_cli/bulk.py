@@ -40,7 +40,10 @@ def enqueue_lines(app: JFast, source: str, fields: dict[str, Any], *, id_prefix:
             to which line jobs are stored).
     """
     with _opened(source) as (file, name):
-        total = sum(1 for _ in _jobs(app, file, name, fields, id_prefix))
+        try:
+            total = sum(1 for _ in _jobs(app, file, name, fields, id_prefix))
+        except click.ClickException as exc:
+            raise click.ClickException(f"{exc.message}; nothing was stored") from exc
         file.seek(0)
         prepared = _jobs(app, file, name, fields, id_prefix)
         # The bar goes to stderr, and only where a person looks at it.
@@ -84,13 +87,12 @@ def _jobs(
         if not line.strip():
             continue
         place = f"{name}:{number}"
-        named = {"id": f"{id_prefix}-{number}"} if id_prefix is not None else {}
+        payload = read_object(line, place)
+        named: dict[str, Any] = {"id": f"{id_prefix}-{number}"} if id_prefix is not None else {}
         try:
-            job = app.queue.prepare(Job(**fields, **named, payload=read_object(line, place)))
+            job = app.queue.prepare(Job(**fields, **named, payload=payload))
         except PayloadError as exc:
-            raise click.ClickException(f"{place}: {exc}; nothing was stored") from exc
-        except click.ClickException as exc:
-            raise click.ClickException(f"{exc.message}; nothing was stored") from exc
+            raise click.ClickException(f"{place}: {exc}") from exc
         yield number, job
 
 

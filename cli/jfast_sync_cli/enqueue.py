@@ -28,7 +28,9 @@ __all__ = ["enqueue"]
 @click.option("--delay", type=DURATION, metavar="DURATION", help="Not before this long from now: 90s, 2h, 1d.")
 @click.option("--queue", metavar="NAME", help="The named queue. [default: the task's]")
 @click.option("--priority", type=click.IntRange(-9, 9), help="-9 to 9, higher first. [default: the task's]")
-@click.option("--id", "job_id", metavar="ID", help="The job's id; an id is stored once. With --lines: ID-<line number>.")
+@click.option(
+    "--id", "job_id", metavar="ID", help="The job's id; an id is stored once. With --lines: ID-<line number>."
+)
 @click.option("--max-attempts", type=click.IntRange(1), help="Starts before it is a dead letter. [default: the task's]")
 @click.option("--force", is_flag=True, help="Also a task this project does not declare.")
 @json_option
@@ -36,6 +38,7 @@ __all__ = ["enqueue"]
 @click.pass_obj
 def enqueue(
     invocation: Invocation,
+    /,
     task: str,
     payload: str | None,
     lines: str | None,
@@ -68,7 +71,7 @@ def enqueue(
             return
         from jfast_sync.job import Job
 
-        named = {"id": job_id} if job_id is not None else {}
+        named: dict[str, Any] = {"id": job_id} if job_id is not None else {}
         stored_id = app.queue.enqueue(Job(**fields, **named, payload=read_argument(payload)))
         if as_json:
             print_json({"id": stored_id, "task": task})
@@ -86,4 +89,8 @@ def _options(app: JFast, task: str, given: dict[str, Any], *, force: bool) -> di
             f"there is no task {task!r} here{hint}. To enqueue it for another service, add --force"
         )
     own = {} if known is None else {"queue": known.queue, "priority": known.priority}
-    return own | {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in (own | _set(given)).items() if value is not None}
+
+
+def _set(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}

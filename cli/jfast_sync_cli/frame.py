@@ -77,19 +77,23 @@ class Root(click.Group):
     ) -> Any:
         """Run the command line and leave with its exit code; never a traceback without ``--debug``."""
         extra.setdefault("obj", Invocation())
-        arguments = (args, prog_name or "jfast-sync", complete_var, False, windows_expand_args)
+        arguments: dict[str, Any] = extra | {
+            "args": args,
+            "prog_name": prog_name or "jfast-sync",
+            "complete_var": complete_var,
+            "windows_expand_args": windows_expand_args,
+        }
         if not standalone_mode:
-            return super().main(*arguments, **extra)
-        code = Exit.DONE
+            return super().main(standalone_mode=False, **arguments)
         try:
-            returned = super().main(*arguments, **extra)
+            returned = super().main(standalone_mode=False, **arguments)
             sys.stdout.flush()
-            code = returned if isinstance(returned, int) else Exit.DONE
+            code = returned if isinstance(returned, int) else int(Exit.DONE)
         except SystemExit:
             raise
         except BaseException as exc:
-            code = report(exc, debug=extra["obj"].debug)
-        sys.exit(int(code))
+            code = int(report(exc, debug=extra["obj"].debug))
+        sys.exit(code)
 
 
 def report(error: BaseException, *, debug: bool) -> Exit:

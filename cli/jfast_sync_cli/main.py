@@ -24,7 +24,9 @@ COMMANDS = {
 
 
 @click.command(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
+)
 @common_options
 def main() -> None:
     """Background jobs for synchronous Python.

@@ -144,7 +144,7 @@ def project_options(command: F) -> F:
             metavar="MODULE:ATTR",
             expose_value=False,
             callback=_remember("app"),
-            help="The app, or a function that makes it. [default: main:app or app:create_app if there, else jfast.toml]",
+            help="The app or its factory. [default: main:app or app:create_app if there, else jfast.toml]",
         ),
     ):
         command = option(command)

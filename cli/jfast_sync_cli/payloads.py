@@ -52,7 +52,7 @@ def read_object(body: bytes, place: str) -> dict[str, Any]:
     except ValueError as exc:
         raise click.ClickException(f"{place} is not JSON: {exc}") from None
     if not isinstance(value, dict):
-        raise click.ClickException(f"{place} must be a JSON object such as {{\"id\": 7}}, not {_kind(value)}")
+        raise click.ClickException(f'{place} must be a JSON object such as {{"id": 7}}, not {_kind(value)}')
     return value
 
 

@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from jfast_sync.source import Overrides
     from jfast_sync.sql.engine import Database
 
-__all__ = ["database_of", "open_app", "read_config"]
+__all__ = ["open_app", "open_database", "read_config", "warn"]
 
 
 @contextmanager
 def open_app(
-    invocation: Invocation, *, overrides: Overrides | None = None, threads: int | None = None
+    invocation: Invocation,
+    *,
+    overrides: Overrides | None = None,
+    threads: int | None = None,
+    warnings: bool = True,
 ) -> Iterator[JFast]:
     """Build the app, say its configuration's warnings on stderr, and close it after the block.
 
@@ -29,6 +33,7 @@ def open_app(
         invocation: where the project is.
         overrides: values over file and environment, by table.
         threads: how many worker threads will hold sessions.
+        warnings: False keeps the configuration's warnings to itself.
 
     Raises:
         ConfigError: the configuration, a tasks.py or ``--app`` is wrong.
@@ -43,30 +48,50 @@ def open_app(
         threads=threads,
     )
     with app:
-        warn(app.config)
+        if warnings:
+            warn(app.config)
         yield app
 
 
-def read_config(invocation: Invocation) -> Config:
+def read_config(invocation: Invocation, *, warnings: bool = True) -> Config:
     """Read the configuration alone: no task is imported, no server is asked."""
     from jfast_sync.config import load_config
 
     config = load_config(invocation.config)
-    warn(config)
+    if warnings:
+        warn(config)
     return config
 
 
-def database_of(app: JFast) -> Database:
-    """Return the app's database.
+@contextmanager
+def open_database(invocation: Invocation, *, warnings: bool = True) -> Iterator[tuple[Config, Database]]:
+    """Open the primary database alone: a tasks.py that cannot be imported does not keep anybody from migrating.
+
+    With ``--app`` the app is built, because it may bring an engine of its own.
 
     Raises:
         ConfigError: none is configured.
     """
+    if invocation.app is not None:
+        with open_app(invocation, warnings=warnings) as app:
+            yield app.config, _present(app.database)
+        return
+    from jfast_sync import adapters
+
+    config = read_config(invocation, warnings=warnings)
+    database = _present(adapters.database(config))
+    try:
+        yield config, database
+    finally:
+        database.dispose()
+
+
+def _present(database: Database | None) -> Database:
     from jfast_sync.errors import ConfigError
 
-    if app.database is None:
+    if database is None:
         raise ConfigError('no database is configured; add "database" to [plugins] enabled')
-    return app.database
+    return database
 
 
 def warn(config: Config) -> None:

@@ -23,7 +23,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     widths = [max(map(len, column)) for column in zip(headers, *body, strict=True)]
     right = [bool(body) and all(_is_number(row[at]) for row in body) for at in range(len(headers))]
     for row in [list(headers), *body]:
-        cells = (text.rjust(width) if r else text.ljust(width) for text, width, r in zip(row, widths, right, strict=True))
+        cells = (
+            text.rjust(width) if r else text.ljust(width) for text, width, r in zip(row, widths, right, strict=True)
+        )
         click.echo("  ".join(cells).rstrip())
 
 

@@ -67,10 +67,8 @@ def _watched(app: JFast, now: Stats) -> None:
         _show(app, now)
         return
     at = datetime.now(UTC).strftime("%H:%M:%SZ")
-    done, failed = sum(now.done_by_task.values()), sum(now.failed_by_task.values())
-    click.echo(
-        f"{at} ready={now.ready} delayed={now.delayed} running={now.running} dead={now.dead} done={done} failed={failed}"
-    )
+    depths = f"ready={now.ready} delayed={now.delayed} running={now.running} dead={now.dead}"
+    click.echo(f"{at} {depths} done={sum(now.done_by_task.values())} failed={sum(now.failed_by_task.values())}")
 
 
 def _show(app: JFast, now: Stats) -> None:

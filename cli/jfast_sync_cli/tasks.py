@@ -25,10 +25,14 @@ def tasks(invocation: Invocation, as_json: bool) -> None:
     """List the tasks this project declares, and where."""
     with open_app(invocation) as app:
         declared = sorted(app.tasks.declared(), key=lambda task: task.name)
+        attempts = app.config.queue.max_attempts
         if as_json:
-            print_json([_as_json(task, app.config.queue.max_attempts) for task in declared])
+            print_json([_as_json(task, attempts) for task in declared])
         elif declared:
-            rows = ((task.name, task.queue, task.max_attempts, _options(task), task.where) for task in declared)
+            rows = (
+                (task.name, task.queue or "default", task.max_attempts or attempts, _options(task), task.where)
+                for task in declared
+            )
             print_table(("task", "queue", "attempts", "options", "declared at"), rows)
         else:
             click.echo(
@@ -43,8 +47,8 @@ def _as_json(task: Task, max_attempts: int) -> dict[str, Any]:
         "aliases": list(task.aliases),
         "module": task.module,
         "where": task.where,
-        "queue": task.queue,
-        "priority": task.priority,
+        "queue": task.queue or "default",
+        "priority": task.priority or 0,
         "max_attempts": task.max_attempts or max_attempts,
         "session": task.takes_session,
         "idempotent": task.idempotent_on is not None,

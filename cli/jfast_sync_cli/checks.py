@@ -1,0 +1,177 @@
+"""What ``doctor`` looks at, one small check after the other; each stands on the ones before it."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Final, Literal
+
+from jfast_sync import adapters
+from jfast_sync.errors import JFastError
+from jfast_sync.redact import mask_dsn
+from jfast_sync.sql import schema
+from jfast_sync_cli.db import state_of
+from jfast_sync_cli.frame import Invocation
+from jfast_sync_cli.project import open_app, open_database, read_config
+
+if TYPE_CHECKING:
+    from jfast_sync.config import Config
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["Finding", "examine"]
+
+_OLDEST_PYTHON: Final = (3, 11)
+_OLDEST_SQLITE: Final = (3, 35)
+_PATIENCE: Final = 5.0  # seconds a server may take to answer
+_DRIVERS: Final = {  # extra: distribution
+    "postgres": "psycopg",
+    "redis": "redis",
+    "rabbitmq": "pika",
+    "kafka": "kafka-python",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the doctor's report; ``fix`` says what to do where ``status`` is not ok."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    fix: str = ""
+
+
+def examine(invocation: Invocation) -> Iterator[Finding]:
+    """Yield the findings one by one; what cannot be looked at because of an earlier failure is left out."""
+    yield from _machine()
+    try:
+        config = read_config(invocation, warnings=False)
+    except JFastError as exc:
+        yield Finding(name="config", status="fail", detail=str(exc), fix="correct the value that is named")
+        return
+    yield _config(config)
+    yield from _drivers(config)
+    yield from _tasks(invocation)
+    try:
+        with open_database(invocation, warnings=False) as (_, database):
+            yield from _database(config, database)
+    except JFastError as exc:
+        yield Finding(name="database", status="fail", detail=str(exc), fix="see the message")
+
+
+def _machine() -> Iterator[Finding]:
+    python = sys.version_info[:2] >= _OLDEST_PYTHON
+    yield Finding(
+        name="python",
+        status="ok" if python else "fail",
+        detail=f"Python {platform.python_version()}",
+        fix="" if python else "install Python 3.11 or newer",
+    )
+    sqlite = sqlite3.sqlite_version_info >= _OLDEST_SQLITE
+    yield Finding(
+        name="sqlite",
+        status="ok" if sqlite else "fail",
+        detail=f"SQLite {sqlite3.sqlite_version}",
+        fix="" if sqlite else "use a Python built with SQLite 3.35 or newer",
+    )
+
+
+def _config(config: Config) -> Finding:
+    source = str(config.source) if config.source is not None else "no jfast.toml: every key has a default"
+    detail = f"{source}; env {config.app.env}, queue {config.queue.name} on {config.backend}"
+    if config.warnings:
+        return Finding(name="config", status="warn", detail=f"{detail}; {'; '.join(config.warnings)}")
+    return Finding(name="config", status="ok", detail=detail)
+
+
+def _drivers(config: Config) -> Iterator[Finding]:
+    needed: set[str] = {config.backend_of_database} if config.has("database") else set()
+    needed |= (
+        {config.backend}
+        | ({"redis"} if config.has("cache") else set())
+        | ({"kafka"} if config.has("events") else set())
+    )
+    for extra, distribution in _DRIVERS.items():
+        version = _version(distribution)
+        if version is not None:
+            yield Finding(name="driver", status="ok", detail=f"{extra}: {distribution} {version}")
+        elif extra in needed:
+            fix = f'pip install "jfast-sync[{extra}]"'
+            yield Finding(name="driver", status="fail", detail=f"{extra}: {distribution} is not installed", fix=fix)
+        else:
+            yield Finding(
+                name="driver", status="ok", detail=f"{extra}: {distribution} is not installed, and not needed"
+            )
+
+
+def _tasks(invocation: Invocation) -> Iterator[Finding]:
+    try:
+        with open_app(invocation, warnings=False) as app:
+            names = app.tasks.names()
+            schedules = app.tasks.schedules()
+            off = not app.config.queue.scheduler
+    except JFastError as exc:
+        yield Finding(name="tasks", status="fail", detail=str(exc), fix="correct the file that is named")
+        return
+    if not names:
+        fix = "put a task into modules/<module>/tasks.py, or name a module in [plugin.queue] imports"
+        yield Finding(name="tasks", status="warn", detail="no task is declared", fix=fix)
+    else:
+        yield Finding(
+            name="tasks",
+            status="ok",
+            detail=f"{len(names)} declared: {', '.join(names[:5])}" + (", ..." if len(names) > 5 else ""),
+        )
+    if schedules and off:
+        detail = f"{len(schedules)} schedules are declared and the scheduler is off"
+        yield Finding(name="schedules", status="warn", detail=detail, fix="set [plugin.queue] scheduler = true")
+
+
+def _database(config: Config, database: Database) -> Iterator[Finding]:
+    shown = mask_dsn(database.engine.url.render_as_string(hide_password=True))
+    try:
+        database.check(timeout=_PATIENCE)
+        version = database.transact(lambda connection: connection.dialect.server_version_info) or ()
+    except JFastError as exc:
+        fix = "start the server, or correct [plugin.database] dsn (JFAST_DB_DSN)"
+        yield Finding(name="database", status="fail", detail=f"{shown}: {exc}", fix=fix)
+        return
+    number = ".".join(map(str, version))
+    yield Finding(name="database", status="ok", detail=f"{shown} answers ({database.dialect} {number})")
+    behind = [part for part in schema.status(database, config.queue.name) if not part.current]
+    if behind:
+        detail = "; ".join(f"{part.component}: {state_of(part)}" for part in behind)
+        automatic = config.app.env != "prod" and all(part.version < part.latest for part in behind)
+        fix = "jfast-sync db upgrade" + (" (outside prod it also happens at the first use)" if automatic else "")
+        yield Finding(name="schema", status="warn" if automatic else "fail", detail=detail, fix=fix)
+        return
+    yield Finding(name="schema", status="ok", detail="the tables are current")
+    yield from _queue(config, database)
+
+
+def _queue(config: Config, database: Database) -> Iterator[Finding]:
+    try:
+        stats = adapters.queue(config, database).stats()
+    except JFastError as exc:
+        yield Finding(name="queue", status="fail", detail=str(exc), fix="see the message")
+        return
+    detail = f"{stats.ready} ready, {stats.delayed} delayed, {stats.running} running, {stats.dead} dead"
+    if stats.dead:
+        yield Finding(
+            name="queue", status="warn", detail=detail, fix="jfast-sync jobs dead, then jobs retry or discard"
+        )
+    else:
+        yield Finding(name="queue", status="ok", detail=detail)
+    for warning in stats.warnings:
+        yield Finding(name="queue", status="warn", detail=warning)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
