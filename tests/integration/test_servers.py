@@ -11,7 +11,8 @@ import pytest
 
 from tests.servers import PostgresServer, ServerUnavailable, find_postgres
 from tests.servers.network import PORTS
-from tests.servers.postgres_local import LocalPostgres, _in_package, _in_wheel
+from tests.servers.postgres_local import LocalPostgres
+from tests.servers.postgres_programs import _in_package, _in_wheel
 
 
 def _one(dsn: str, statement: str) -> object:

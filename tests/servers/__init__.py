@@ -8,7 +8,8 @@ the run.
 from __future__ import annotations
 
 from tests.servers.errors import ServerUnavailable
-from tests.servers.postgres import PostgresServer, find_postgres
+from tests.servers.finding import find_postgres
+from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 
 __all__ = ["PostgresServer", "Proxy", "ServerUnavailable", "find_postgres"]

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests: what every kind of it can do, and where one is looked for."""
+"""A PostgreSQL server for the tests: what every kind of it can do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from itertools import count
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -14,8 +13,6 @@ import psycopg
 from psycopg import sql
 
 from tests.servers.errors import ServerUnavailable
-
-URL_VARIABLE = "JFAST_TEST_POSTGRES_URL"
 
 
 class PostgresServer(ABC):
@@ -118,29 +115,3 @@ class PostgresServer(ABC):
     def _execute(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.admin_url, autocommit=True, connect_timeout=10) as connection:
             connection.execute(statement)
-
-
-def find_postgres(environ: Mapping[str, str] = os.environ, *, private: bool = False) -> PostgresServer:
-    """A PostgreSQL that is ready for use.
-
-    `private` asks for one that may be killed, so the URL in the environment does not count.
-    Raises ServerUnavailable, with the command to run, when there is none and none can be installed.
-    """
-    # Imported here because both kinds build on PostgresServer above.
-    from tests.servers.postgres_container import ContainerPostgres, docker_answers
-    from tests.servers.postgres_external import ExternalPostgres
-    from tests.servers.postgres_local import LocalPostgres, find_programs
-
-    server: PostgresServer
-    if (url := environ.get(URL_VARIABLE)) and not private:
-        server = ExternalPostgres(url)
-    elif docker_answers():
-        server = ContainerPostgres()
-    else:
-        server = LocalPostgres(find_programs())
-    try:
-        server.start()
-    except BaseException:
-        server.close()
-        raise
-    return server

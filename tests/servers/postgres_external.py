@@ -7,7 +7,9 @@ import secrets
 import psycopg
 
 from tests.servers.errors import ServerUnavailable
-from tests.servers.postgres import URL_VARIABLE, PostgresServer
+from tests.servers.postgres import PostgresServer
+
+URL_VARIABLE = "JFAST_TEST_POSTGRES_URL"
 
 
 class ExternalPostgres(PostgresServer):

