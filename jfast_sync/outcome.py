@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -66,15 +67,23 @@ class Policy:
     """What decides between retry and dead letter: the task's options over the configuration's.
 
     ``backoff_base`` and ``backoff_cap`` are seconds. ``retry_on`` empty means every exception;
-    ``give_up_on`` wins over it.
+    ``give_up_on`` wins over it. ``backoff``, where set, gives the seconds after attempt n instead of base and cap;
+    it must not raise.
     """
 
     backoff_base: float = 2.0
     backoff_cap: float = 300.0
     backoff_jitter: float = 0.0
+    backoff: Callable[[int], float] | None = None
     retry_on: tuple[type[BaseException], ...] = ()
     give_up_on: tuple[type[BaseException], ...] = ()
     snooze_max_age: timedelta = field(default=timedelta(days=7))
+
+    def delay_after(self, attempt: int) -> float:
+        """Return the seconds to wait after attempt ``attempt`` (from 1) has failed."""
+        if self.backoff is not None:
+            return self.backoff(attempt)
+        return backoff(attempt, base=self.backoff_base, cap=self.backoff_cap, jitter=self.backoff_jitter)
 
 
 _ALWAYS: Final = Policy()
@@ -107,9 +116,7 @@ def _failed(lease: Lease, error: BaseException, policy: Policy) -> Outcome:
         return Bury(text, trace)
     delay = error.delay if isinstance(error, control.Retry) else None
     if delay is None:
-        delay = backoff(
-            lease.job.attempts, base=policy.backoff_base, cap=policy.backoff_cap, jitter=policy.backoff_jitter
-        )
+        delay = policy.delay_after(lease.job.attempts)
     return Retry(delay, error=text, traceback=trace)
 
 

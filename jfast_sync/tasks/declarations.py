@@ -1,0 +1,133 @@
+"""What ``@task`` has declared, by name; the process-wide set that modules fill when they are imported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jfast_sync.errors import DeclarationError
+from jfast_sync.tasks.spec import ScheduleDeclaration, Task
+
+__all__ = ["Declarations", "declarations", "isolated"]
+
+
+class Declarations:
+    """Tasks by name and alias, and schedules by name, each declared by one place only. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Task] = {}
+        self._by_name: dict[str, Task] = {}  # aliases included
+        self._schedules: dict[str, ScheduleDeclaration] = {}
+
+    def add(self, task: Task) -> None:
+        """Add a task, or replace it when the same function is declared again (a module reloaded).
+
+        Raises:
+            DeclarationError: its name, an alias or its schedule's name is another's; the message names both places.
+        """
+        with self._lock:
+            self.check_free(task)
+            if task.schedule is not None:
+                self._check_schedule(task.schedule, replacing=task.name)
+            self._forget(task.name)
+            self._tasks[task.name] = task
+            self._by_name |= dict.fromkeys((task.name, *task.aliases), task)
+            if task.schedule is not None:
+                self._schedules[task.schedule.name] = task.schedule
+
+    def check_free(self, task: Task) -> None:
+        """Raise DeclarationError where another function has the task's name or one of its aliases."""
+        for name in (task.name, *task.aliases):
+            other = self._by_name.get(name)
+            if other is not None and not _same_function(task, other):
+                raise DeclarationError(_taken(name, task, other))
+
+    def add_schedule(self, schedule: ScheduleDeclaration) -> None:
+        """Add a schedule that stands apart from its task's declaration.
+
+        Raises:
+            DeclarationError: its name is taken by another place.
+        """
+        with self._lock:
+            self._check_schedule(schedule)
+            self._schedules[schedule.name] = schedule
+
+    def find(self, name: str) -> Task | None:
+        return self._by_name.get(name)
+
+    def tasks(self) -> list[Task]:
+        with self._lock:
+            return list(self._tasks.values())
+
+    def schedules(self) -> list[ScheduleDeclaration]:
+        with self._lock:
+            return list(self._schedules.values())
+
+    def _check_schedule(self, schedule: ScheduleDeclaration, replacing: str | None = None) -> None:
+        other = self._schedules.get(schedule.name)
+        if other is None or other.where == schedule.where or (replacing is not None and other.task == replacing):
+            return
+        raise DeclarationError(
+            f"{schedule.where}: a schedule called {schedule.name!r} is declared at {other.where} already; "
+            'give this one a name of its own: name="..."'
+        )
+
+    def _forget(self, name: str) -> None:
+        old = self._tasks.pop(name, None)
+        if old is None:
+            return
+        for key in (old.name, *old.aliases):
+            self._by_name.pop(key, None)
+        if old.schedule is not None:
+            self._schedules.pop(old.schedule.name, None)
+
+
+def _same_function(new: Task, old: Task) -> bool:
+    """Say whether ``new`` is ``old`` declared once more: the module was reloaded, or imported under a second name.
+
+    Two functions of one name in one file look the same but for their lines - and so does a function that moved
+    between two executions of its file, which gives itself away by another module spec.
+    """
+    if new.name != old.name or _qualname(new) != _qualname(old):
+        return False
+    if new.where == old.where:
+        return True
+    executed_again = new.execution is not old.execution or new.where.startswith("<")
+    return new.function.__module__ == old.function.__module__ and executed_again
+
+
+def _qualname(task: Task) -> str:
+    return getattr(task.function, "__qualname__", "")
+
+
+def _taken(name: str, new: Task, old: Task) -> str:
+    as_alias = " as an alias" if name != new.name else ""
+    held = f"an alias of task {old.name!r}, declared" if name != old.name else "declared"
+    return (
+        f"{new.where}: {_qualname(new)}() claims the task name {name!r}{as_alias}, which is {held} by "
+        f"{_qualname(old)}() at {old.where}; a name belongs to one function"
+    )
+
+
+_current = Declarations()
+
+
+def declarations() -> Declarations:
+    """Return the process-wide declarations that module-level ``@task`` adds to."""
+    return _current
+
+
+@contextmanager
+def isolated() -> Iterator[Declarations]:
+    """Start from no declarations inside the block and restore what was declared before afterwards; for tests.
+
+    Not per thread: the whole process sees the fresh set.
+    """
+    global _current  # noqa: PLW0603 - the process-wide set is what the name stands for
+    before, _current = _current, Declarations()
+    try:
+        yield _current
+    finally:
+        _current = before
