@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.servers.orphans import claim, sweep
+from tests.servers.clusters import _shared_memory_id, claim, sweep
 from tests.servers.postgres_local import LocalPostgres
 from tests.servers.postgres_programs import find_programs
 from tests.servers.processes import forget
@@ -97,6 +97,7 @@ def test_a_cluster_without_an_owner_is_ended_and_removed(tmp_path: Path, monkeyp
     server.start()
     folder, process = server._folder, server._process
     assert process is not None
+    segment = _shared_memory_id(folder / "data" / "postmaster.pid")
     sweep(folder.parent, folder.name)
     assert server.running  # owned: left alone
     server._owner.close()  # what the kernel does when the session is killed
@@ -104,6 +105,8 @@ def test_a_cluster_without_an_owner_is_ended_and_removed(tmp_path: Path, monkeyp
     process.wait(timeout=10)
     forget(process.pid)
     assert not folder.exists()
+    segments = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=True).stdout.split()
+    assert segment not in segments
 
 
 def test_a_folder_in_use_is_not_swept(tmp_path: Path) -> None:

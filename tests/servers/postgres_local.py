@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 
 from tests.servers.accounts import Account, unprivileged
+from tests.servers.clusters import claim, end_cluster, sweep
 from tests.servers.errors import ServerUnavailable
 from tests.servers.network import HOST, free_port
-from tests.servers.orphans import claim, sweep
 from tests.servers.postgres import PostgresServer
 from tests.servers.postgres_programs import ADVICE, Programs
-from tests.servers.processes import forget, kill_tree, register
+from tests.servers.processes import forget, register
 
 # fsync and full_page_writes protect from a machine that loses power. The tests kill processes, and what a killed
 # process has written is safe in the kernel, so both are off for speed. synchronous_commit must stay on: without it a
@@ -78,17 +78,12 @@ class LocalPostgres(PostgresServer):
             self._ended()
 
     def kill(self) -> None:
-        """SIGKILL all processes and remove what a crash leaves outside the data: its lock file and shared memory."""
+        """SIGKILL all processes of it."""
         if self._process is None:
             return
-        leftover = _shared_memory_id(self._data / "postmaster.pid")
-        kill_tree(psutil.Process(self._process.pid))
+        end_cluster(psutil.Process(self._process.pid), self._data)
         self._process.wait(timeout=10)
         self._ended()
-        # Everything is known to be gone. A lock file whose process id somebody else got meanwhile would stop a restart.
-        (self._data / "postmaster.pid").unlink(missing_ok=True)
-        if leftover is not None:
-            subprocess.run(["ipcrm", "-m", leftover], check=False, stderr=subprocess.DEVNULL)
 
     def close(self) -> None:
         """Kill it - nobody needs the data - and remove its folder."""
@@ -155,13 +150,3 @@ class LocalPostgres(PostgresServer):
         if self._process is not None:
             forget(self._process.pid)
             self._process = None
-
-
-def _shared_memory_id(lock_file: Path) -> str | None:
-    # Line 7 of postmaster.pid: key and id of the System V segment that guards the data folder.
-    try:
-        lines = lock_file.read_text().splitlines()
-    except FileNotFoundError:
-        return None
-    fields = lines[6].split() if len(lines) > 6 else []
-    return fields[1] if len(fields) == 2 else None
