@@ -1,0 +1,112 @@
+"""One request's context, from the first line of the server's call to the last chunk of the body.
+
+A WSGI middleware rather than hooks of a framework: a ``with`` block around the call cannot be skipped by another hook
+that fails, covers errors that the framework answers by itself, and leaves nothing behind on the thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from jfast_sync.context import bind, bind_app, origin
+from jfast_sync.web.arrival import REQUEST_ID, arrival, checked_tenant
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from jfast_sync.core import JFast
+
+__all__ = ["Scoped", "bind_tenant", "open_scope", "scope_of"]
+
+_KEY: Final = "jfast_sync.scope"
+
+
+def scope_of(environ: WSGIEnvironment) -> ExitStack | None:
+    """Return what the request has bound, and what is to be closed when its answer is made; None outside a scope."""
+    return environ.get(_KEY)
+
+
+def open_scope(environ: WSGIEnvironment, core: JFast) -> ExitStack:
+    """Bind the request's origin and its app to this thread until the stack is closed."""
+    with ExitStack() as stack:
+        stack.enter_context(bind_app(core))
+        stack.enter_context(bind(arrival(environ)))
+        environ[_KEY] = stack
+        stack.callback(environ.pop, _KEY, None)
+        return stack.pop_all()
+
+
+def bind_tenant(environ: WSGIEnvironment, tenant: object) -> None:
+    """Make ``tenant`` the current tenant for the rest of the request.
+
+    Raises:
+        ConfigError: ``tenant`` cannot be one.
+        RuntimeError: the request has no scope.
+    """
+    scope = scope_of(environ)
+    if scope is None:
+        raise RuntimeError("a tenant is bound inside a request only")
+    scope.enter_context(bind(replace(origin(), tenant_id=checked_tenant(tenant))))
+
+
+class Scoped:
+    """A WSGI app whose every request runs in a scope of its own, and whose every answer carries its request id.
+
+    Inside the scope of another one (an app mounted in an app) the request keeps its id and gets the inner app.
+    """
+
+    def __init__(self, core: JFast, app: WSGIApplication) -> None:
+        self._core = core
+        self._app = app
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if scope_of(environ) is not None:
+            with bind_app(self._core):
+                return self._bound(environ, self._app(environ, start_response))
+        with open_scope(environ, self._core):
+            return self._bound(environ, self._app(environ, _answering(start_response)))
+
+    def _bound(self, environ: WSGIEnvironment, body: Iterable[bytes]) -> Iterable[bytes]:
+        """Let a body that is still being made run in the same context; leave the others to the server as they are."""
+        wrapper = environ.get("wsgi.file_wrapper")
+        if isinstance(body, list | tuple) or (isinstance(wrapper, type) and isinstance(body, wrapper)):
+            return body
+        return _Body(body, self._core)
+
+
+def _answering(start_response: StartResponse) -> StartResponse:
+    request_id = origin().request_id or ""
+
+    def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
+        others = [header for header in headers if header[0].lower() != REQUEST_ID.lower()]
+        return start_response(status, [*others, (REQUEST_ID, request_id)], *error)
+
+    return start
+
+
+class _Body:
+    """A response's body, each chunk of which is made in the request's context."""
+
+    def __init__(self, body: Iterable[bytes], core: JFast) -> None:
+        self._body = body
+        self._core = core
+        self._origin = origin()
+        self._chunks: Iterator[bytes] | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with bind_app(self._core), bind(self._origin):
+            if self._chunks is None:
+                self._chunks = iter(self._body)
+            return next(self._chunks)
+
+    def close(self) -> None:
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            with bind_app(self._core), bind(self._origin):
+                close()
