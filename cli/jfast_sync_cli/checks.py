@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jfast_sync import adapters
 from jfast_sync.errors import JFastError
-from jfast_sync.redact import mask_dsn
+from jfast_sync.redact import error_text, mask_dsn
 from jfast_sync.sql import schema
 from jfast_sync_cli.db import state_of
 from jfast_sync_cli.frame import Invocation
@@ -116,6 +116,9 @@ def _tasks(invocation: Invocation) -> Iterator[Finding]:
             off = not app.config.queue.scheduler
     except JFastError as exc:
         yield Finding(name="tasks", status="fail", detail=str(exc), fix="correct the file that is named")
+        return
+    except Exception as exc:
+        yield Finding(name="tasks", status="fail", detail=error_text(exc), fix="jfast-sync tasks --debug")
         return
     if not names:
         fix = "put a task into modules/<module>/tasks.py, or name a module in [plugin.queue] imports"

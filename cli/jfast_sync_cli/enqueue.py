@@ -61,6 +61,7 @@ def enqueue(
     if given["delay"] is not None and given["available_at"] is not None:
         raise click.UsageError("give --delay or --at, not both")
     with open_app(invocation) as app:
+        _refuse_memory(app)
         fields = {"task": task} | _options(app, task, given, force=force)
         if lines is not None:
             stored = enqueue_lines(app, lines, fields, id_prefix=job_id, quiet=as_json)
@@ -79,6 +80,14 @@ def enqueue(
             click.echo(stored_id)
 
 
+def _refuse_memory(app: JFast) -> None:
+    if app.queue.backend.backend == "memory":
+        raise click.ClickException(
+            '[plugin.queue] backend = "memory" keeps jobs inside the process that runs them: a job of this command '
+            "would be gone when it ends"
+        )
+
+
 def _options(app: JFast, task: str, given: dict[str, Any], *, force: bool) -> dict[str, Any]:
     """What was given, over what the task's declaration says."""
     known = app.tasks.find(task)
@@ -86,7 +95,7 @@ def _options(app: JFast, task: str, given: dict[str, Any], *, force: bool) -> di
         names = app.tasks.names()
         hint = nearest(task, names) or ("" if names else "; this project declares no task")
         raise click.ClickException(
-            f"there is no task {task!r} here{hint}. To enqueue it for another service, add --force"
+            f"there is no task {task!r} here{hint}; to enqueue it for another service, add --force"
         )
     own = {} if known is None else {"queue": known.queue, "priority": known.priority}
     return {name: value for name, value in (own | _set(given)).items() if value is not None}

@@ -165,5 +165,7 @@ def nearest(word: str, known: Mapping[str, str] | Sequence[str]) -> str:
 
 def log_everything() -> None:
     """Send the library's own log, down to DEBUG, to stderr; for ``--debug``."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from jfast_sync.logs import configure
+
+    configure("WARNING", json_logs=False)
     logging.getLogger("jfast_sync").setLevel(logging.DEBUG)
