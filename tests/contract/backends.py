@@ -1,0 +1,228 @@
+"""One harness per backend: what the suite must do to a store that the port itself does not offer.
+
+A new backend is one class here: it opens queues on one store (a second one acts as another process), moves time, and
+declares in `capabilities` what its tests are. The suite never asks which backend it runs on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from jfast_sync.job import Job
+from jfast_sync.ports import DeadLetters, Inspectable, Queue, SharesTransaction
+from jfast_sync.queues.memory import MemoryQueue
+from jfast_sync.queues.memory_store import MemoryStore
+from tests.clock import FakeClock
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from jfast_sync.sql.engine import Database
+
+VISIBILITY: Final = 60.0
+
+
+class DistinctIds:
+    """Capability: a job whose id is already stored is not stored again."""
+
+
+class RowLocks:
+    """Capability: a foreign transaction can hold one job's row while the others go on."""
+
+
+def needs(*capabilities: type) -> pytest.MarkDecorator:
+    """Run a test on the backends that declare all of these only."""
+    return pytest.mark.needs.with_args(*capabilities)  # called directly, the mark would decorate a lone class
+
+
+class Backend(ABC):
+    """A store, and the queues a test has opened on it; `close` closes them all."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[frozenset[type]]
+    #: part of what `put_undecodable` stores, which the dead letter's `raw` must still hold
+    undecodable: ClassVar[bytes] = b'{"a":'
+
+    def __init__(self) -> None:
+        self._queues: list[Queue] = []
+
+    def open(self, *, patient: bool = False, **options: Any) -> Any:
+        """Open a queue on the store, ready to use; a second one behaves like another process.
+
+        `patient`: its fallback polling is slower than any test waits, so what wakes it is a real wake-up.
+        """
+        queue = self.open_bare(patient=patient, **options)
+        queue.setup()
+        return queue
+
+    def open_bare(self, *, patient: bool = False, **options: Any) -> Any:
+        """Open a queue without its setup."""
+        queue = self._open(patient, {"visibility_timeout": VISIBILITY, **options})
+        self._queues.append(queue)
+        return queue
+
+    @abstractmethod
+    def _open(self, patient: bool, options: dict[str, Any]) -> Queue: ...
+
+    @abstractmethod
+    def now(self) -> datetime:
+        """The store's present instant, to within a second or two."""
+
+    @abstractmethod
+    def pass_time(self, seconds: float) -> None:
+        """Let this much time pass for everything stored, without waiting for it."""
+
+    @abstractmethod
+    def put_undecodable(self, task: str = "broken") -> None:
+        """Store a due job that cannot be decoded."""
+
+    def close(self) -> None:
+        """Close every queue."""
+        for queue in self._queues:
+            queue.close()
+
+
+class MemoryBackend(Backend):
+    name = "memory"
+    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.store = MemoryStore()
+        self.clock.watch(self._tell)
+
+    def _tell(self) -> None:
+        with self.store.lock:
+            self.store.ring()
+
+    def _open(self, patient: bool, options: dict[str, Any]) -> Queue:
+        return MemoryQueue(clock=self.clock, store=self.store, **options)
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def put_undecodable(self, task: str = "broken") -> None:
+        job = Job(task=task, max_attempts=3)
+        self.open().enqueue([job])
+        self.store.rows[job.id].wire = self.undecodable
+
+
+class SqlBackend(Backend):
+    """A queue in a database; every queue opened has an engine of its own, as a process would."""
+
+    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SharesTransaction})
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__()
+        self.dsn = dsn
+        self._databases: list[Database] = []
+        self._application: Database | None = None
+
+    def _open(self, patient: bool, options: dict[str, Any]) -> Queue:
+        from jfast_sync.queues.sql import SqlQueue
+
+        if patient:
+            options["poll_interval"] = 60.0
+        return SqlQueue(self._database(), **self._extra(), **options)
+
+    def _extra(self) -> dict[str, Any]:
+        return {}
+
+    def _database(self) -> Database:
+        from jfast_sync.sql.engine import Database
+
+        database = Database(self.dsn)
+        self._databases.append(database)
+        return database
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session of the application's on the queue's database: commits on normal exit, rolls back on exception."""
+        if self._application is None:
+            self._application = self._database()
+        with self._application.session() as session:
+            yield session
+
+    def put_undecodable(self, task: str = "broken") -> None:
+        job = Job(task=task, max_attempts=3)
+        self.open().enqueue([job])
+        with self.session() as session:
+            session.execute(
+                text("UPDATE jfast_jobs SET payload = :payload WHERE id = :id"),
+                {"payload": self.undecodable.decode(), "id": job.id},
+            )
+
+    def close(self) -> None:
+        super().close()
+        for database in self._databases:
+            database.dispose()
+
+
+class SqliteBackend(SqlBackend):
+    name = "sqlite"
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.clock = FakeClock()
+
+    def _extra(self) -> dict[str, Any]:
+        return {"clock": self.clock}
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class PostgresBackend(SqlBackend):
+    """The database's clock decides, so time passes by moving every stored instant into the past."""
+
+    name = "postgresql"
+    capabilities = SqlBackend.capabilities | {RowLocks}
+    # Legal jsonb that Python refuses to read: more digits than sys.set_int_max_str_digits() allows.
+    undecodable = b'{"a": 1' + b"0" * 5000 + b"}"
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def pass_time(self, seconds: float) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            found = connection.execute(
+                "SELECT column_name FROM information_schema.columns"
+                " WHERE table_name = 'jfast_jobs' AND data_type = 'timestamp with time zone'"
+            ).fetchall()
+            columns = ", ".join(f"{name} = {name} - make_interval(secs => {float(seconds)})" for (name,) in found)
+            connection.execute(f"UPDATE jfast_jobs SET {columns}")  # type: ignore[call-overload]
+
+    def put_undecodable(self, task: str = "broken") -> None:
+        job = Job(task=task, max_attempts=3)
+        self.open().enqueue([job])
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE jfast_jobs SET payload = %s::jsonb WHERE id = %s", (self.undecodable.decode(), job.id)
+            )
+
+    @contextmanager
+    def row_locked(self, job_id: str) -> Iterator[None]:
+        """Hold the job's row in a transaction that is nobody's of the library."""
+        with psycopg.connect(self.dsn) as connection:
+            locked = connection.execute("SELECT id FROM jfast_jobs WHERE id = %s FOR UPDATE", (job_id,)).fetchall()
+            assert locked == [(job_id,)]
+            yield
+            connection.rollback()
+
+
+BACKENDS: Final[tuple[type[Backend], ...]] = (MemoryBackend, SqliteBackend, PostgresBackend)
