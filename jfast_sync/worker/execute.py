@@ -1,0 +1,181 @@
+"""One attempt, from the lease to how it ended.
+
+Nothing here writes to the queue, except that a handler's own transaction may hold the job's completion. The
+handler's exceptions - ``sys.exit`` included - become an outcome; an exception that leaves this file is a bug of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from jfast_sync import context
+from jfast_sync.job import Lease
+from jfast_sync.observers import JobEvent, Observers
+from jfast_sync.outcome import Bury, Done, Outcome, Policy, Release, Retry
+from jfast_sync.redact import error_text
+from jfast_sync.worker.attempt import Attempt, Committed, Ended, Lost, Report, Unknown
+from jfast_sync.worker.child import ChildLauncher
+from jfast_sync.worker.options import WorkerOptions
+from jfast_sync.worker.transaction import NotBegun, Transactions
+
+if TYPE_CHECKING:
+    from jfast_sync.core import JFast
+    from jfast_sync.tasks.registry import Registry
+    from jfast_sync.tasks.spec import Task
+
+__all__ = ["Executor"]
+
+log = logging.getLogger("jfast_sync.worker")
+
+
+class Executor:
+    """Knows everything one attempt needs.
+
+    Args:
+        tasks: the declared tasks.
+        transactions: opens and commits the handlers' transactions.
+        app: what handlers get as TaskContext.
+        options: the worker's.
+        observers: told of start, success, failure and death.
+        policy: the configuration's; a task's own options go over it.
+        child: runs a job alone in a process of its own; None where the app cannot be built again there.
+    """
+
+    def __init__(
+        self,
+        tasks: Registry,
+        transactions: Transactions,
+        app: object,
+        options: WorkerOptions,
+        *,
+        observers: Observers,
+        policy: Policy,
+        child: ChildLauncher | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._transactions = transactions
+        self._app = app
+        self._options = options
+        self._observers = observers
+        self._policy = policy
+        self._child = child
+        self._policies: dict[int, tuple[Task, Policy]] = {}
+
+    def begin(self, lease: Lease) -> Attempt:
+        """Look up the task and its options."""
+        task = self._tasks.find(lease.job.task)
+        timeout = self._options.job_timeout if task is None or task.timeout is None else task.timeout
+        return Attempt(lease, task, self._policy_of(task), timeout=timeout, patience=self._options.patience)
+
+    def execute(self, attempt: Attempt) -> Report:
+        """Run the attempt in a context of its own: nothing of it is left for the next job on this thread."""
+        return copy_context().run(self._execute, attempt)
+
+    def _execute(self, attempt: Attempt) -> Report:
+        job = attempt.lease.job
+        with ExitStack() as stack:
+            stack.enter_context(context.bind(job.origin))
+            stack.enter_context(context.bind_job(attempt.running))
+            if self._app is not None:
+                stack.enter_context(context.bind_app(cast("JFast", self._app)))
+            self._observers.tell("start", JobEvent(job=job))
+            ended, skipped, error = self._ended(attempt)
+            self._announce(attempt, ended, skipped, error)
+        return Report(attempt.lease, ended, skipped)
+
+    def _ended(self, attempt: Attempt) -> tuple[Ended, bool, BaseException | None]:
+        if attempt.task is None:
+            try:
+                self._tasks.get(attempt.lease.job.task)
+            except LookupError as exc:
+                return Bury(error_text(exc)), False, exc
+        if attempt.lease.alone and self._child is not None:
+            return self._child.run(attempt), False, None
+        if attempt.lease.alone:
+            log.warning(
+                "job %s (%s) lapsed before and should run alone, but this app cannot be built again in a process of "
+                "its own: if it kills its process it takes this worker with it",
+                attempt.lease.job.id,
+                attempt.lease.job.task,
+            )
+        return self._perform(attempt)
+
+    def _perform(self, attempt: Attempt) -> tuple[Ended, bool, BaseException | None]:
+        ended: Ended = Done()
+        skipped = False
+        try:
+            ended, skipped = self._call(attempt, cast("Task", attempt.task))
+        except NotBegun as held:
+            return held.outcome if attempt.stop is None else attempt.verdict(held), False, held.__cause__
+        except BaseException as exc:  # SystemExit and Interrupt too: they end the attempt, not the thread
+            return attempt.verdict(exc), False, exc
+        if isinstance(ended, Done):
+            ended = attempt.verdict(None)
+        return ended, skipped, None
+
+    def _call(self, attempt: Attempt, task: Task) -> tuple[Outcome | Committed | Unknown, bool]:
+        key = task.idempotency_key(attempt.lease.job.payload) if task.idempotent_on is not None else None
+
+        def handler(session: Any = None) -> None:
+            attempt.call(lambda: task.call(attempt.running, session if task.takes_session else None, self._app))
+
+        if not task.takes_session and key is None:
+            handler()
+            return Done(), False
+        return self._transactions.run(attempt, key, handler)
+
+    def _policy_of(self, task: Task | None) -> Policy:
+        if task is None:
+            return self._policy
+        known = self._policies.get(id(task))
+        if known is None or known[0] is not task:
+            known = self._policies[id(task)] = (task, task.policy(self._policy))
+        return known[1]
+
+    def _announce(self, attempt: Attempt, ended: Ended, skipped: bool, error: BaseException | None) -> None:
+        seconds = time.monotonic() - attempt.started
+        announce(self._observers, attempt, ended, error, seconds)
+        if skipped:
+            log.info("%s %s skipped: its key was claimed before", attempt.lease.job.task, attempt.lease.job.id)
+        elif log.isEnabledFor(logging.INFO):
+            job = attempt.lease.job
+            log.info("%s %s %s in %.0f ms", job.task, job.id, _WORDS[type(ended)], seconds * 1000, extra=_fields(ended))
+
+
+def announce(observers: Observers, attempt: Attempt, ended: Ended, error: BaseException | None, seconds: float) -> None:
+    """Tell the observers how an attempt ended; a release, a snooze and a lost lease are not their business."""
+    event = JobEvent(job=attempt.lease.job, seconds=seconds)
+    match ended:
+        case Done() | Committed():
+            observers.tell("success", event)
+        case Retry(refund=False, error=text):
+            observers.tell("failure", JobEvent(job=event.job, error=text, exception=error, seconds=seconds))
+        case Bury(error=text):
+            failed = JobEvent(job=event.job, error=text, exception=error, seconds=seconds)
+            observers.tell("failure", failed)
+            observers.tell("dead", failed)
+        case _:
+            pass
+
+
+_WORDS: Final = {
+    Done: "done",
+    Committed: "done",
+    Retry: "failed, is tried again",
+    Bury: "failed for good",
+    Release: "interrupted, released",
+    Unknown: "committed without a reply, is looked up",
+    Lost: "no longer ours, rolled back",
+}
+
+
+def _fields(ended: Ended) -> dict[str, str]:
+    match ended:
+        case Retry(error=str() as text) | Bury(error=text):
+            return {"error": text}
+        case _:
+            return {}
