@@ -6,11 +6,12 @@ declares in `capabilities` what its tests are. The suite never asks which backen
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, LiteralString
 
 import psycopg
 import pytest
@@ -34,6 +35,10 @@ class DistinctIds:
     """Capability: a job whose id is already stored is not stored again."""
 
 
+class Server:
+    """Capability: the store is a server, which can be away."""
+
+
 class RowLocks:
     """Capability: a foreign transaction can hold one job's row while the others go on."""
 
@@ -41,6 +46,14 @@ class RowLocks:
 def needs(*capabilities: type) -> pytest.MarkDecorator:
     """Run a test on the backends that declare all of these only."""
     return pytest.mark.needs.with_args(*capabilities)  # called directly, the mark would decorate a lone class
+
+
+def unused_port() -> int:
+    """A loopback port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class Backend(ABC):
@@ -191,7 +204,7 @@ class PostgresBackend(SqlBackend):
     """The database's clock decides, so time passes by moving every stored instant into the past."""
 
     name = "postgresql"
-    capabilities = SqlBackend.capabilities | {RowLocks}
+    capabilities = SqlBackend.capabilities | {RowLocks, Server}
     # Legal jsonb that Python refuses to read: more digits than sys.set_int_max_str_digits() allows.
     undecodable = b'{"a": 1' + b"0" * 5000 + b"}"
 
@@ -205,7 +218,7 @@ class PostgresBackend(SqlBackend):
                 " WHERE table_name = 'jfast_jobs' AND data_type = 'timestamp with time zone'"
             ).fetchall()
             columns = ", ".join(f"{name} = {name} - make_interval(secs => {float(seconds)})" for (name,) in found)
-            connection.execute(f"UPDATE jfast_jobs SET {columns}")  # type: ignore[call-overload]
+            connection.execute(f"UPDATE jfast_jobs SET {columns}")
 
     def put_undecodable(self, task: str = "broken") -> None:
         job = Job(task=task, max_attempts=3)
@@ -215,11 +228,21 @@ class PostgresBackend(SqlBackend):
                 "UPDATE jfast_jobs SET payload = %s::jsonb WHERE id = %s", (self.undecodable.decode(), job.id)
             )
 
+    def open_unreachable(self) -> Queue:
+        """Open a queue whose server is not there."""
+        there, self.dsn = self.dsn, f"postgresql://jfast:s3cret@127.0.0.1:{unused_port()}/jfast"
+        try:
+            queue: Queue = self.open_bare()
+            return queue
+        finally:
+            self.dsn = there
+
     @contextmanager
-    def row_locked(self, job_id: str) -> Iterator[None]:
+    def row_locked(self, job_id: str, strength: LiteralString = "UPDATE") -> Iterator[None]:
         """Hold the job's row in a transaction that is nobody's of the library."""
+        statement = f"SELECT id FROM jfast_jobs WHERE id = %s FOR {strength}"
         with psycopg.connect(self.dsn) as connection:
-            locked = connection.execute("SELECT id FROM jfast_jobs WHERE id = %s FOR UPDATE", (job_id,)).fetchall()
+            locked = connection.execute(statement, (job_id,)).fetchall()
             assert locked == [(job_id,)]
             yield
             connection.rollback()

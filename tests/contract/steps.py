@@ -63,7 +63,8 @@ def claim(
 
 def take(queue: Queue, count: int = 1, **options: Any) -> list[Lease]:
     """Claim until `count` leases are held; fail when they do not come within a deadline."""
-    deadline, leases = Deadline(10.0), []
+    deadline = Deadline(10.0)
+    leases: list[Lease] = []
     while len(leases) < count:
         leases += claim(queue, count - len(leases), deadline.remaining(), **options)
         assert len(leases) == count or not deadline.passed, f"only {len(leases)} of {count} jobs could be claimed"

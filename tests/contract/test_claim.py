@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -262,7 +263,7 @@ def test_many_processes_get_each_job_once(backend: Backend) -> None:
             if queue.stats().ready == 0:
                 return done
 
-    ran = sum(all_at_once(lambda queue=queue: drain(queue) for queue in queues), [])
+    ran: list[str] = sum(all_at_once(partial(drain, queue) for queue in queues), [])
     assert len(ran) == total
     assert len(set(ran)) == total
     assert (queues[0].stats().ready, queues[0].stats().running) == (0, 0)
@@ -287,7 +288,7 @@ def test_enqueue_and_claim_at_the_same_time_lose_nothing(backend: Backend) -> No
                 with lock:
                     done.add(lease.job.id)
 
-    work = [lambda queue=queue: produce(queue) for queue in producers]
-    work += [lambda queue=queue: consume(queue) for queue in consumers]
+    work = [partial(produce, queue) for queue in producers]
+    work += [partial(consume, queue) for queue in consumers]
     first, second, *ran = all_at_once(work)
     assert sorted(sum(ran, [])) == sorted(first + second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -87,6 +88,7 @@ def test_a_delay_counts_from_the_backends_clock(backend: Backend, queue: Any) ->
     backend.pass_time(3601)
     job = take_one(queue).job
     assert job.delay is None
+    assert job.available_at is not None and job.created_at is not None
     assert job.available_at - job.created_at == seconds(3600)
 
 
@@ -144,8 +146,7 @@ def test_many_processes_that_enqueue_the_same_ids_store_each_once(backend: Backe
     queues = [backend.open() for _ in range(4)]
     orders = [names, names[::-1], names[25:] + names[:25], names]  # different orders, where locks could meet crosswise
     stored = all_at_once(
-        lambda queue=queue, order=order: queue.enqueue([a_job(id=name) for name in order])
-        for queue, order in zip(queues, orders, strict=True)
+        partial(queue.enqueue, [a_job(id=name) for name in order]) for queue, order in zip(queues, orders, strict=True)
     )
     assert sorted(sum(stored, [])) == sorted(names)
     assert sorted(ids(take(queues[0], 50))) == sorted(names)

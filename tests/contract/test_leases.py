@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jfast_sync.outcome import Done, Release, Retry
@@ -167,7 +168,7 @@ def test_several_processes_recover_each_lapse_once(backend: Backend) -> None:
     put_many(queues[0], 200)
     take(queues[0], 200)
     backend.pass_time(LAPSE)
-    counted = all_at_once(lambda queue=queue: recover_all(queue) for queue in queues)
+    counted = all_at_once(partial(recover_all, queue) for queue in queues)
     counted.append(recover_all(queues[0]))
     assert sum(counted) == 200
     assert {lease.lapses for lease in take(queues[0], 200)} == {1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def test_counters_recorded_at_once_all_count(backend: Backend) -> None:
         for _ in range(10):
             queue.record(counts, counts)
 
-    all_at_once(lambda queue=q, counts=c: record(queue, counts) for q, c in zip(queues, orders, strict=True))
+    all_at_once(partial(record, queue, counts) for queue, counts in zip(queues, orders, strict=True))
     assert dict(queues[0].stats().done_by_task) == {"a": 40, "b": 40}
     assert dict(queues[0].stats().failed_by_task) == {"a": 40, "b": 40}
 

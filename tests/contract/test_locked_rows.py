@@ -94,3 +94,13 @@ def test_a_handlers_own_open_transaction_is_busy_until_it_ends(backend: Postgres
         assert queue.settle([Settlement(mine, Done()), Settlement(other, Done())]) == [Settled.BUSY, Settled.APPLIED]
     assert settle(queue, mine, Done()) is Settled.REFUSED
     assert queue.committed(mine) is True
+
+
+def test_a_row_that_is_merely_referenced_is_not_locked(backend: PostgresBackend, queue: Any) -> None:
+    # What a foreign key of the application's takes on the job it points to, for as long as its transaction is open.
+    put_many(queue, 1)
+    [job_id] = ids(queue.jobs())
+    with backend.row_locked(job_id, "KEY SHARE"):
+        [lease] = take(queue, 1)
+        assert extend(queue, lease) is Held.YES
+        assert settle(queue, lease, Retry(1000)) is Settled.APPLIED
