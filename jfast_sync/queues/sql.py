@@ -1,0 +1,334 @@
+"""The queue in a table of PostgreSQL or SQLite: durable, transactional, shared by any number of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, text
+
+from jfast_sync.errors import UnavailableError
+from jfast_sync.job import Job, Lease
+from jfast_sync.loop import Deadline
+from jfast_sync.outcome import Bury, Done, Outcome, Release, Retry, Settlement
+from jfast_sync.ports import Clock, Held, Selection, Settled
+from jfast_sync.queues import sql_wake
+from jfast_sync.queues.sql_base import CHUNK
+from jfast_sync.queues.sql_dead import SqlDeadLetters
+from jfast_sync.queues.sql_inspect import SqlInspection
+from jfast_sync.queues.sql_rows import claimed_order, insertable, lease_of, settled_fields
+from jfast_sync.queues.sql_transaction import SqlTransactions
+from jfast_sync.redact import error_text
+from jfast_sync.sql import dsn as forms
+from jfast_sync.sql import schema
+from jfast_sync.sql.session import holds
+
+if TYPE_CHECKING:
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["SqlQueue"]
+
+log = logging.getLogger(__name__)
+
+VANISHED: Final = "its worker vanished: the lease ran out before the job was finished"
+_SHORTEST_PAUSE: Final = 0.002
+
+
+class SqlQueue(SqlTransactions, SqlDeadLetters, SqlInspection):
+    """Jobs in one table, fenced by a token per claim.
+
+    Args:
+        database: where the table is.
+        name: the table.
+        visibility_timeout: seconds a lease runs; renewed while the job runs.
+        keep_done: seconds finished jobs are kept; 0 deletes them at once.
+        listen: be woken by PostgreSQL's notifications.
+        listen_dsn: a direct connection for that, where the database's own leads through a pooler.
+        poll_interval: seconds between two looks of an idle claimer.
+        clock: SQLite's clock; PostgreSQL always uses its own.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        name: str = "jfast_jobs",
+        visibility_timeout: float = 60.0,
+        keep_done: float = 0.0,
+        listen: bool = True,
+        listen_dsn: str | None = None,
+        poll_interval: float = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(database, name, visibility_timeout, clock)
+        self.backend = database.dialect
+        self.keep_done = keep_done
+        self._poll_interval = poll_interval
+        self._listen_dsn = listen_dsn
+        self._channel: str | None = None
+        self._listening = listen and (listen_dsn is not None or not database.pgbouncer)
+        self._notify = sql_wake.Coalesced(self._notify_others)
+        self._polling = False
+        self._open_waiting()
+        database.after_fork.append(self._forked)
+
+    # --- setting up, closing -------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        schema.upgrade(self.database, self.table)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._doorbell.close()
+        self.database.dispose()
+
+    def _open_waiting(self) -> None:
+        self._doorbell = sql_wake.Doorbell()
+        self._listener: sql_wake.Listener = (
+            sql_wake.PostgresListener(self._connect_listener, self._channel_name)
+            if self._postgres
+            else sql_wake.SqliteListener(self.database.path or "")
+        )
+
+    def _forked(self) -> None:
+        self._inherited = (self._doorbell, self._listener)  # the parent's: neither used nor closed here
+        self._notify.renew()
+        self._open_waiting()
+
+    # --- enqueueing ------------------------------------------------------------------------------------------------
+
+    def enqueue(self, jobs: Sequence[Job]) -> list[str]:
+        if holds(self.database.path):
+            raise RuntimeError(
+                "this thread has a session open on the same SQLite file, and a second transaction would wait for it: "
+                "enqueue with pass session= so that the job is part of that session's transaction"
+            )
+        rows = [insertable(job) for job in jobs]
+        stored = self._transact(lambda connection: self._insert(connection, rows))
+        if stored:
+            self.notify()
+        return stored
+
+    def notify(self) -> None:
+        """Wake idle claimers, here and in other processes, after a commit."""
+        self._doorbell.look_again()
+        self._notify()
+
+    def _notify_others(self) -> None:
+        if not self._postgres:
+            sql_wake.ring_sqlite(self.database.path or "")
+        elif self._listening:
+            with contextlib.suppress(UnavailableError):
+                sql_wake.notify_postgres(self.database, self._channel_name())
+
+    def _channel_name(self) -> str:
+        if self._channel is None:
+            schema_name = self.database.transact(lambda c: c.execute(text("SELECT current_schema()")).scalar())
+            self._channel = sql_wake.channel(self.table, str(schema_name))
+        return self._channel
+
+    def _connect_listener(self) -> Any:
+        if self._listen_dsn is not None:
+            import psycopg
+
+            return psycopg.connect(forms.libpq(self._listen_dsn), autocommit=True, connect_timeout=5)
+        pooled = self.database.control.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()  # from here it is the listener's
+        connection.rollback()
+        connection.autocommit = True
+        return connection
+
+    # --- claiming ------------------------------------------------------------------------------------------------
+
+    def claim(self, limit: int, wait: float, selection: Selection) -> list[Lease]:
+        if limit < 1:
+            return []
+        deadline = Deadline(wait)
+        recovering = False
+        self._polling = wait > 0
+        try:
+            while True:
+                other = self._listener.prepare() if wait > 0 and self._listening else None
+                leases, due = self._look(limit, selection, recovering)
+                if leases or deadline.passed:
+                    return leases
+                pause = deadline.remaining(min(self._poll(), max(due, _SHORTEST_PAUSE)))
+                if self._doorbell.wait(pause, other):
+                    return []
+                if other is not None:
+                    self._listener.drain()
+                recovering = True
+        finally:
+            self._polling = False
+
+    def wake(self) -> None:
+        self._doorbell.stop_waiting()
+
+    def _poll(self) -> float:
+        # Jittered, or the workers of a deploy poll in step for ever.
+        return self._poll_interval * random.uniform(0.8, 1.0)
+
+    def _look(self, limit: int, selection: Selection, recovering: bool) -> tuple[list[Lease], float]:
+        """Claim once; return the leases, and in how many seconds the next job is due."""
+        token = uuid.uuid4().hex
+        queues = sorted(selection.queues) if selection.queues is not None else []
+        shape = (len(queues), selection.tasks is not None)
+        chosen: dict[str, Any] = {f"queue{n}": queue for n, queue in enumerate(queues)}
+        if selection.tasks is not None:
+            tasks = sorted(selection.tasks)
+            chosen["tasks"] = tasks if self._postgres else _json(tasks)
+        if self._postgres and queues:
+            chosen = {key: value for key, value in chosen.items() if key == "tasks"} | {"queues": queues}
+
+        def look(connection: Connection) -> tuple[Sequence[Mapping[str, Any]], float]:
+            if recovering:
+                self._recover(connection)
+            if not self._postgres:
+                due = self._next_due(connection, shape, chosen)  # without the write lock
+                if due > 0:
+                    return [], due
+            rows = self._run(
+                connection,
+                self._sql.claim(*shape),
+                limit=limit,
+                visibility=self.visibility_timeout,
+                token=token,
+                worker=selection.worker,
+                **chosen,
+            )
+            if rows or not self._postgres:
+                return rows, 0.0
+            return rows, self._next_due(connection, shape, chosen)
+
+        if selection.queues is not None and not queues:
+            return [], float("inf")
+        rows, due = self._transact(look)
+        return self._leases(rows, token), due
+
+    def _next_due(self, connection: Connection, shape: tuple[int, bool], chosen: Mapping[str, Any]) -> float:
+        found = connection.execute(self._sql.next_due(*shape), self._with_now(dict(chosen))).scalar()
+        return float("inf") if found is None else float(found)
+
+    def _leases(self, rows: Sequence[Mapping[str, Any]], token: str) -> list[Lease]:
+        leases: list[Lease] = []
+        broken: list[dict[str, Any]] = []
+        for row in sorted(rows, key=claimed_order):
+            try:
+                leases.append(lease_of(row, token))
+            except (ValueError, TypeError, AssertionError) as exc:
+                reason = f"this row is not a job: {error_text(exc)}"
+                broken.append({"id": row["id"], "token": token, "error": reason, "traceback": None})
+        if broken:
+            log.error("%d stored jobs cannot be decoded and are dead letters now", len(broken))
+            self._transact(lambda connection: self._batch(connection, self._sql.bury, broken))
+        return leases
+
+    # --- settling ------------------------------------------------------------------------------------------------
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if not settlements:
+            return []
+        groups: dict[type[Outcome], list[dict[str, Any]]] = {}
+        for settlement in sorted(settlements, key=lambda s: s.lease.job.id):
+            groups.setdefault(type(settlement.outcome), []).append(settled_fields(settlement))
+        applied, current = self._transact(lambda connection: self._settle(connection, groups))
+        if any(_soon(settlement, self._poll_interval) for settlement in settlements):
+            self.notify()
+        return [
+            Settled.APPLIED
+            if settlement.lease.job.id in applied
+            else (Settled.BUSY if settlement.lease.job.id in current else Settled.REFUSED)
+            for settlement in settlements
+        ]
+
+    def _settle(
+        self, connection: Connection, groups: Mapping[type[Outcome], list[dict[str, Any]]]
+    ) -> tuple[set[str], set[str]]:
+        statements = {
+            Done: self._sql.keep if self.keep_done else self._sql.done,
+            Retry: self._sql.retry,
+            Bury: self._sql.bury,
+            Release: self._sql.release,
+        }
+        applied: set[str] = set()
+        for kind, items in groups.items():
+            applied.update(row["id"] for row in self._batch(connection, statements[kind], items))
+        missed = [item for items in groups.values() for item in items if item["id"] not in applied]
+        return applied, self._current(connection, missed)
+
+    def _current(self, connection: Connection, missed: Sequence[Mapping[str, Any]]) -> set[str]:
+        if not missed:
+            return set()
+        asked = [{"id": item["id"], "token": item["token"]} for item in missed]
+        return {row["id"] for row in self._batch(connection, self._sql.current, asked)}
+
+    def extend(self, leases: Sequence[Lease]) -> list[Held]:
+        if not leases:
+            return []
+        items = [{"id": lease.job.id, "token": lease.token} for lease in sorted(leases, key=lambda one: one.job.id)]
+
+        def extend(connection: Connection) -> tuple[dict[str, bool], set[str]]:
+            rows = self._batch(connection, self._sql.extend, items, visibility=self.visibility_timeout)
+            renewed = {row["id"]: bool(row["cancel_requested"]) for row in rows}
+            return renewed, self._current(connection, [item for item in items if item["id"] not in renewed])
+
+        renewed, current = self._transact(extend)
+        return [_held(lease.job.id, renewed, current) for lease in leases]
+
+    # --- recovering ------------------------------------------------------------------------------------------------
+
+    def recover(self) -> int:
+        if self._polling:
+            return 0  # an idle claimer does it with every poll, in the same transaction
+        total = 0
+        while True:
+            found = self._transact(self._recover)
+            total += found
+            if found < CHUNK:
+                break
+        if total:
+            self.notify()
+        return total
+
+    def _recover(self, connection: Connection) -> int:
+        if time.monotonic() < self._no_recovery_until:
+            return 0
+        if not self._postgres and not self._run(connection, self._sql.lapsed):
+            return 0
+        rows = self._run(
+            connection, self._sql.recover, limit=CHUNK, error=VANISHED, grace=self.visibility_timeout
+        )
+        if rows:
+            log.warning("%d jobs whose worker vanished are available again", len(rows))
+        return len(rows)
+
+
+def _json(values: Sequence[str]) -> str:
+    import json
+
+    return json.dumps(values)
+
+
+def _soon(settlement: Settlement, poll_interval: float) -> bool:
+    """Whether an idle claimer has to be told, because its next poll would come too late."""
+    match settlement.outcome:
+        case Release():
+            return True
+        case Retry(until=None) as retry:
+            return retry.delay < poll_interval
+        case Retry():
+            return True
+        case _:
+            return False
+
+
+def _held(job_id: str, renewed: Mapping[str, bool], current: set[str]) -> Held:
+    if job_id in renewed:
+        return Held.CANCEL if renewed[job_id] else Held.YES
+    return Held.BUSY if job_id in current else Held.LOST

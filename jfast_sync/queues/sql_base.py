@@ -1,0 +1,92 @@
+"""What every part of the SQL queue stands on: the table, its statements, and short transactions on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import Connection, TextClause
+
+from jfast_sync.errors import UnavailableError
+from jfast_sync.queues import sql_postgresql, sql_sqlite
+from jfast_sync.queues.sql_rows import batch, micros
+from jfast_sync.queues.sql_statements import Statements
+from jfast_sync.sql.schema_steps import table_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jfast_sync.ports import Clock
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["SqlTable", "SystemClock"]
+
+T = TypeVar("T")
+
+CHUNK: Final = 1000
+
+
+class SystemClock:
+    """This machine's clock: right for SQLite, whose every user is on this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class SqlTable:
+    """The table of one queue in one database."""
+
+    def __init__(self, database: Database, name: str, visibility_timeout: float, clock: Clock | None) -> None:
+        self.database = database
+        self.table = table_name(name)
+        self.visibility_timeout = visibility_timeout
+        self._clock: Clock = clock or SystemClock()
+        self._postgres = database.dialect == "postgresql"
+        self._sql: Statements = (sql_postgresql if self._postgres else sql_sqlite).statements(self.table)
+        self._failing_since: float | None = None
+        self._no_recovery_until = 0.0
+
+    def _run(
+        self, connection: Connection, statement: TextClause, **parameters: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        """Run a statement and read all it returns at once: an unread cursor would keep SQLite's write lock."""
+        result = connection.execute(statement, self._with_now(parameters))
+        return [row._mapping for row in result.fetchall()] if result.returns_rows else []
+
+    def _change(self, connection: Connection, statement: TextClause, **parameters: Any) -> int:
+        """Run a statement that returns no rows; return how many it changed."""
+        return connection.execute(statement, self._with_now(parameters)).rowcount
+
+    def _batch(
+        self, connection: Connection, statement: TextClause, items: Sequence[Mapping[str, Any]], **parameters: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        return self._run(connection, statement, batch=batch(items), **parameters)
+
+    def _with_now(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        if not self._postgres:
+            parameters["now"] = micros(self._clock.now())
+        return parameters
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a short transaction, keeping an eye on how long the database could not be reached."""
+        try:
+            result = self.database.transact(work)
+        except UnavailableError:
+            if self._failing_since is None:
+                self._failing_since = time.monotonic()
+            raise
+        if self._failing_since is not None:
+            self._after_outage(time.monotonic() - self._failing_since)
+        return result
+
+    def _after_outage(self, seconds: float) -> None:
+        """Give the holders of leases about one lease's time to come back, where they may have missed a renewal.
+
+        They renew at a third of a lease, so a shorter outage has cost nobody a lease; and a connection that fails now
+        and then must not keep a dead worker's jobs waiting for ever.
+        """
+        self._failing_since = None
+        if seconds > self.visibility_timeout / 3:
+            self._no_recovery_until = time.monotonic() + self.visibility_timeout

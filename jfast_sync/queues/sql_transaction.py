@@ -1,0 +1,75 @@
+"""The queue inside somebody's session: jobs that exist, and completions that count, if and only if it commits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import URL, Connection
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from jfast_sync.job import Job, Lease
+from jfast_sync.queues.sql_base import SqlTable
+from jfast_sync.queues.sql_rows import insertable
+from jfast_sync.sql.session import on_commit
+
+__all__ = ["SqlTransactions"]
+
+_ROWS_AT_ONCE = 5000
+
+
+class SqlTransactions(SqlTable):
+    """Implements :class:`jfast_sync.ports.SharesTransaction`."""
+
+    keep_done: float = 0.0
+
+    def notify(self) -> None:
+        """Wake idle claimers after a commit."""
+        raise NotImplementedError
+
+    def shares(self, session: Session) -> bool:
+        try:
+            engine = session.get_bind().engine
+        except SQLAlchemyError:
+            return False  # bound per table, or not at all
+        return engine.pool is self.database.engine.pool or _place(engine.url) == _place(self.database.engine.url)
+
+    def enqueue_in(self, session: Session, jobs: Sequence[Job]) -> list[str]:
+        rows = [insertable(job) for job in jobs]
+        stored = self._insert(session.connection(), rows)
+        if stored:
+            on_commit(session, self._bell)
+        return stored
+
+    @property
+    def _bell(self) -> Any:
+        return self.notify
+
+    def complete_in(self, session: Session, lease: Lease) -> bool:
+        statement = self._sql.complete_keeping if self.keep_done else self._sql.complete
+        # The attempts are part of the fence because the asynchronous sibling claims without a token.
+        changed = self._change(
+            session.connection(), statement, id=lease.job.id, token=lease.token, attempts=lease.job.attempts
+        )
+        return changed == 1
+
+    def committed(self, lease: Lease) -> bool:
+        return not self._transact(
+            lambda connection: self._run(connection, self._sql.committed, id=lease.job.id, token=lease.token)
+        )
+
+    def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        stored: list[str] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = rows[start : start + _ROWS_AT_ONCE]
+            stored += [row["id"] for row in self._batch(connection, self._sql.insert, part)]
+        fresh = set(stored)
+        return [row["id"] for row in rows if row["id"] in fresh and not fresh.discard(row["id"])]  # type: ignore[func-returns-value]
+
+
+def _place(url: URL) -> tuple[Any, ...]:
+    if url.get_backend_name() == "sqlite":
+        return ("sqlite", os.path.realpath(url.database or ""))
+    return (url.get_backend_name(), url.host or "", url.port or 5432, url.database)

@@ -1,0 +1,169 @@
+"""The session a handler works in: one transaction that holds its writes, its claims and the job's completion."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from jfast_sync.errors import UnavailableError
+from jfast_sync.sql.failures import translated
+
+if TYPE_CHECKING:
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["AttemptTransaction", "hold", "holds", "on_commit", "ring_after"]
+
+log = logging.getLogger(__name__)
+
+_BELLS: Final = "jfast_bells"
+_JOINED: Final = "jfast_joined"
+_held: Counter[tuple[str, int]] = Counter()  # open sessions by SQLite file and thread
+
+
+@contextmanager
+def hold(path: str | None) -> Iterator[None]:
+    """Note that this thread has a session open on a SQLite file."""
+    key = _take(path)
+    try:
+        yield
+    finally:
+        _give(key)
+
+
+def holds(path: str | None) -> bool:
+    """Say whether this thread has a session open on a SQLite file, which another transaction would wait for."""
+    return path is not None and _held[path, threading.get_ident()] > 0
+
+
+def on_commit(session: Session, bell: Callable[[], None]) -> None:
+    """Call ``bell`` once when the session's outermost transaction has committed."""
+    session.info.setdefault(_BELLS, {})[id(bell)] = bell
+
+
+def ring_after(session: Session) -> None:
+    """Call what :func:`on_commit` noted; the commit has happened."""
+    for bell in session.info.pop(_BELLS, {}).values():
+        bell()
+
+
+@event.listens_for(Session, "after_commit")
+def _committed(session: Session) -> None:
+    # Fires for a released savepoint too, and in an attempt every commit of the handler is only that.
+    if _BELLS in session.info and _JOINED not in session.info and not session.in_nested_transaction():
+        ring_after(session)
+
+
+class AttemptTransaction:
+    """One job's transaction; ``session`` is joined to it, so a handler's own commit is a savepoint inside it.
+
+    Made, used, committed and closed by the runner's thread. :meth:`cancel` and :meth:`terminate` come from another
+    thread; a lock of the attempt's own makes sure that they never reach the connection's next user.
+    """
+
+    def __init__(self, database: Database, tenant_id: str | None = None) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._open = True
+        self._terminated = False
+        self._key = _take(database.path)
+        try:
+            with translated():
+                self._connection = database.engine.connect()
+                self._transaction = self._connection.begin()
+        except BaseException:
+            _give(self._key)
+            raise
+        self._driver: Any = self._connection.connection.driver_connection
+        self._backend: int | None = self._driver.info.backend_pid if database.dialect == "postgresql" else None
+        self.session = Session(self._connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
+        self.session.info[_JOINED] = True
+
+    def commit(self) -> None:
+        """Make everything durable; what was to happen on commit happens then.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the server refused, or its answer was lost.
+        """
+        self.session.commit()
+        self._transaction.commit()
+        ring_after(self.session)
+
+    def rollback(self) -> None:
+        """Undo everything; harmless after a commit and on a broken connection."""
+        with suppress(Exception):
+            self.session.close()
+        with suppress(Exception):
+            if self._transaction.is_active:
+                self._transaction.rollback()
+
+    def close(self) -> None:
+        """Roll back what was not committed and give the connection back; idempotent."""
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+        self.rollback()
+        try:
+            with suppress(Exception):
+                if self._terminated:
+                    self._connection.invalidate()
+                self._connection.close()
+        finally:
+            _give(self._key)
+
+    def cancel(self) -> bool:
+        """Stop the statement that is running, from another thread; False when the attempt was closed already."""
+        with self._lock:
+            if not self._open:
+                return False
+            if self._backend is None:
+                self._driver.interrupt()
+            else:
+                self._tell("SELECT pg_cancel_backend(:pid)")
+            return True
+
+    def terminate(self) -> bool:
+        """End the connection, from another thread, so that no lock of the attempt blocks its successor.
+
+        PostgreSQL ends the backend. SQLite's connection is closed, never rolled back: after a rollback from outside
+        the handler's next INSERT would be a transaction of its own. False when the attempt was closed already.
+        """
+        with self._lock:
+            if not self._open:
+                return False
+            self._terminated = True
+            if self._backend is None:
+                self._driver.interrupt()
+                with suppress(Exception):
+                    self._driver.close()
+            else:
+                self._tell("SELECT pg_terminate_backend(:pid)")
+            return True
+
+    def _tell(self, statement: str) -> None:
+        try:
+            self._database.transact(lambda connection: connection.execute(text(statement), {"pid": self._backend}))
+        except UnavailableError as exc:
+            log.warning("could not reach the database to stop a job's statement: %s", exc)
+
+
+def _take(path: str | None) -> tuple[str, int] | None:
+    if path is None:
+        return None
+    key = (path, threading.get_ident())
+    _held[key] += 1
+    return key
+
+
+def _give(key: tuple[str, int] | None) -> None:
+    if key is not None:
+        _held[key] -= 1
+        if _held[key] <= 0:
+            del _held[key]

@@ -1,0 +1,83 @@
+"""SQLite's transactions, taken over from the driver: readers hold nothing, writers wait for their turn.
+
+The driver's own way opens a deferred transaction before the first write and lets a savepoint's insert survive an
+outer rollback. A deferred transaction that reads first and writes later fails with "locked" at once, whatever the
+busy timeout says. So here: until its first write a transaction is not opened at all, and every statement reads what is
+committed when it runs, as PostgreSQL's READ COMMITTED does; the first statement that may write is preceded by ``BEGIN
+IMMEDIATE``, which waits for its turn. Savepoints set before that are remembered and set then.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry
+
+__all__ = ["configure", "take_over"]
+
+_PENDING: Final = "jfast_savepoints"
+_READ: Final = re.compile(r"\s*(?:SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
+_SAVEPOINT: Final = re.compile(r"\s*(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT)\s+(\S+)\s*$", re.IGNORECASE)
+_NOTHING: Final = "SELECT 1 WHERE 0"
+
+
+def take_over(engine: Engine) -> None:
+    """Install the transaction control described above on an engine of ours."""
+    event.listen(engine, "begin", _begin)
+    event.listen(engine, "commit", _end)
+    event.listen(engine, "rollback", _end)
+    event.listen(engine, "before_cursor_execute", _before, retval=True)
+
+
+def configure(connection: Any, _entry: ConnectionPoolEntry, *, busy_timeout: float) -> None:
+    """Set up a fresh connection: WAL, a generous busy timeout for writers, a bounded log file."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    try:
+        cursor.execute(f"PRAGMA busy_timeout = {int(busy_timeout * 1000)}")
+        # Asked first: the switch itself takes an exclusive lock, and a racing process would wait for it.
+        if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            cursor.execute("PRAGMA journal_mode = WAL").fetchone()
+        cursor.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
+        cursor.execute("PRAGMA journal_size_limit = 4194304")
+        cursor.execute("PRAGMA foreign_keys = ON")
+    finally:
+        cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.info[_PENDING] = []
+
+
+def _end(connection: Connection) -> None:
+    connection.info.pop(_PENDING, None)
+
+
+def _before(
+    connection: Connection, cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
+) -> tuple[str, Any]:
+    pending: list[str] | None = connection.info.get(_PENDING)
+    if pending is None or _READ.match(statement):
+        return statement, parameters
+    savepoint = _SAVEPOINT.match(statement)
+    if savepoint is not None:
+        return (_NOTHING if _postponed(pending, *savepoint.groups()) else statement), parameters
+    connection.info.pop(_PENDING)
+    if not connection.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
+        cursor.execute("BEGIN IMMEDIATE")
+    for name in pending:
+        cursor.execute(f"SAVEPOINT {name}")
+    return statement, parameters
+
+
+def _postponed(pending: list[str], verb: str, name: str) -> bool:
+    """Keep the list of savepoints of a transaction that has not written yet; nothing has to be undone in it."""
+    if verb.upper() == "SAVEPOINT":
+        pending.append(name)
+    elif name in pending:
+        at = pending.index(name)
+        # A savepoint that is rolled back to stays set, one that is released goes, with all inside it.
+        del pending[at if verb.upper().startswith("RELEASE") else at + 1 :]
+    return True
