@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.errors import ConfigError, UnsupportedError
+from jfast_sync.outcome import Policy
 from jfast_sync.ports import Queue
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from jfast_sync.core import JFast
     from jfast_sync.config import Config
+    from jfast_sync.config import Queue as QueueConfig
+    from jfast_sync.core import JFast
     from jfast_sync.sql.engine import Database
     from jfast_sync.worker import Worker
+    from jfast_sync.worker.child import ChildLauncher
 
-__all__ = ["database", "queue", "set_up", "worker"]
+__all__ = ["database", "policy", "queue", "set_up", "worker"]
 
 _SPARE_CONNECTIONS: Final = 4
 
@@ -87,8 +91,10 @@ def _own_queue(target: str, config: Config) -> Queue:
     except (ImportError, AttributeError) as exc:
         raise ConfigError(f'[plugin.queue] backend = "{target}" cannot be loaded: {exc}') from exc
     if not isinstance(made, Queue):
-        raise ConfigError(f'[plugin.queue] backend = "{target}" is not a queue: it lacks methods of jfast_sync.ports.Queue')
-    return cast(Queue, made)
+        raise ConfigError(
+            f'[plugin.queue] backend = "{target}" is not a queue: it lacks methods of jfast_sync.ports.Queue'
+        )
+    return made
 
 
 def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
@@ -104,5 +110,38 @@ def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
 
 
 def worker(app: JFast, **options: Any) -> Worker:
-    """Build a worker over an app."""
-    raise NotImplementedError(app, options)
+    """Build a worker over an app; what the options leave open comes from the configuration."""
+    from jfast_sync.worker import Worker, WorkerOptions
+
+    config = app.config.queue
+    defaults = {
+        "job_timeout": config.job_timeout,
+        "visibility_timeout": config.visibility_timeout,
+        "claim": config.claim,
+        "drain_horizon": config.backoff_cap,
+    }
+    return Worker(
+        app.queue.backend,
+        app.tasks,
+        app.database,
+        app,
+        WorkerOptions(**{**defaults, **options}),
+        observers=app.observers,
+        policy=policy(config),
+        child=_child(app),
+        setup=app.setup,
+    )
+
+
+def policy(config: QueueConfig) -> Policy:
+    """Return how the configuration decides between retry and dead letter; a task's options go over it."""
+    return Policy(
+        backoff_base=config.backoff_base,
+        backoff_cap=config.backoff_cap,
+        backoff_jitter=config.backoff_jitter,
+        snooze_max_age=timedelta(seconds=config.snooze_max_age),
+    )
+
+
+def _child(app: JFast) -> ChildLauncher | None:
+    return None

@@ -133,8 +133,10 @@ def _top_level_names(file: Path) -> set[str]:
         return set()
     names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
     for node in body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
     return names
 
 

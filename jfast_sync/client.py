@@ -119,5 +119,3 @@ def _chunks(jobs: list[Job]) -> Iterator[list[Job]]:
     stream = iter(jobs)
     while chunk := list(islice(stream, _CHUNK)):
         yield chunk
-
-

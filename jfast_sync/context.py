@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jfast_sync.errors import ConfigError, NotInJobError
 
@@ -48,7 +48,8 @@ class Origin:
     trace: Mapping[str, str] | None = field(default=None)
 
 
-_origin: ContextVar[Origin] = ContextVar("jfast_origin", default=Origin())
+_NOWHERE: Final = Origin()
+_origin: ContextVar[Origin] = ContextVar("jfast_origin", default=_NOWHERE)
 _app: ContextVar[JFast | None] = ContextVar("jfast_app", default=None)
 _job: ContextVar[RunningJob | None] = ContextVar("jfast_job", default=None)
 
@@ -80,20 +81,18 @@ def current_job() -> RunningJob:
     return job
 
 
-_installed: JFast | None = None
+_installed: list[JFast] = []  # at most one
 
 
 def install_app(app: JFast) -> None:
     """Make ``app`` the one that :func:`current_app` answers wherever none is bound; the latest built wins."""
-    global _installed
-    _installed = app
+    _installed[:] = [app]
 
 
 def uninstall_app(app: JFast) -> None:
     """Forget ``app`` when it closes, unless another has taken its place."""
-    global _installed
-    if _installed is app:
-        _installed = None
+    if app in _installed:
+        _installed.clear()
 
 
 def current_app() -> JFast:
@@ -102,7 +101,7 @@ def current_app() -> JFast:
     Raises:
         ConfigError: there is none.
     """
-    app = _app.get() or _installed
+    app = _app.get() or next(iter(_installed), None)
     if app is None:
         raise ConfigError(
             "no jfast app in this process: open one with `with jfast_sync.connect() as jf:`, or JFast(app) in Flask"

@@ -95,7 +95,8 @@ class JFast:
         if found is None:
             known = ", ".join(sorted({*self._provided, *self._factories}))
             raise NotProvidedError(
-                f"nothing is provided as {name!r}; add jfast.provide({name!r}, ...) where the app is built. Known: {known}"
+                f"nothing is provided as {name!r}; add jfast.provide({name!r}, ...) where the app is built. "
+                f"Known: {known}"
             )
         return found
 

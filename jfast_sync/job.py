@@ -227,5 +227,3 @@ def _iso(value: datetime | None) -> str | None:
 
 def _from_iso(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text).astimezone(UTC) if text is not None else None
-
-

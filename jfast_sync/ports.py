@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from jfast_sync.job import DeadJob, Job, Lease
 from jfast_sync.outcome import Settlement
@@ -251,5 +251,3 @@ class Inspectable(Protocol):
         ...
 
     def cancel(self, job_id: str) -> Cancelled: ...
-
-

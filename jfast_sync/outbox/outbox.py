@@ -41,7 +41,7 @@ class Outbox:
         if not isinstance(backend, SharesTransaction) or not backend.shares(session):
             raise UnsupportedError(
                 f"the {backend.backend} queue does not live in this session's database, so a job cannot join its "
-                "transaction; put the queue into that database ([plugin.queue] backend = \"auto\"), "
+                'transaction; put the queue into that database ([plugin.queue] backend = "auto"), '
                 "or use queue.enqueue(job) after the commit"
             )
         backend.enqueue_in(session, prepared)
