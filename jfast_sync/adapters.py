@@ -144,4 +144,9 @@ def policy(config: QueueConfig) -> Policy:
 
 
 def _child(app: JFast) -> ChildLauncher | None:
-    return None
+    """Return what runs a job alone; None where another process could not build this app, or would see another queue."""
+    if app.source is None or app.queue.backend.backend == "memory":
+        return None
+    from jfast_sync.worker.child import ChildProcess
+
+    return ChildProcess(app.source.to_json())

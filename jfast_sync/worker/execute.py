@@ -93,8 +93,8 @@ class Executor:
                 self._tasks.get(attempt.lease.job.task)
             except LookupError as exc:
                 return Bury(error_text(exc)), False, exc
-        if attempt.lease.alone and self._child is not None:
-            return self._child.run(attempt), False, None
+        if attempt.lease.alone and self._child is not None and self._child.can_run(attempt):
+            return *self._child.run(attempt), None
         if attempt.lease.alone:
             log.warning(
                 "job %s (%s) lapsed before and should run alone, but this app cannot be built again in a process of "
