@@ -216,7 +216,7 @@ class _Encoder:
     def _key(self, key: Any, plain: dict[str, Any]) -> str:
         name = key.value if isinstance(key, Enum) and isinstance(key, str) else key
         if not isinstance(name, str):
-            raise self.refused(f"the key {key!r:.80} is of type {type(key).__name__}; keys are strings")
+            raise self.refused(f"the key {_shown(key)} is of type {type(key).__name__}; keys are strings")
         name = str.__str__(name)
         if name in plain:
             raise self.refused(f"two keys become {name!r:.80}")
@@ -233,6 +233,13 @@ class _Encoder:
         if hint is None:
             hint = "give value.model_dump()" if hasattr(value, "model_dump") else "give a dict, list, text or number"
         return self.refused(f"a {type(value).__name__} has no form in JSON; {hint}")
+
+
+def _shown(key: object) -> str:
+    try:
+        return repr(key)[:80]
+    except Exception:  # a whole number of 5,000 digits has no text, and a class of the caller's may raise anything
+        return "without a text"
 
 
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:

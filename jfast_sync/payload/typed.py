@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Mapping, MutableMapping, Sequence
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired
 
 from jfast_sync.errors import PayloadError
 from jfast_sync.payload.encoding import encode, encode_value, path_text
@@ -202,12 +202,25 @@ def _unknown_key(path: Path, key: str, known: list[str], annotation: Any) -> Pay
 
 def _required(annotation: Any) -> list[str]:
     if _is_typed_dict(annotation):
-        return sorted(annotation.__required_keys__)
+        return _required_keys(annotation)
     lacking = dataclasses.MISSING
     return [
         each.name
         for each in dataclasses.fields(annotation)
         if each.init and each.default is lacking and each.default_factory is lacking
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _required_keys(annotation: Any) -> list[str]:
+    # Where annotations are strings the class itself takes NotRequired[...] for a required key.
+    hints = typing.get_type_hints(annotation, include_extras=True)
+    marks = {name: typing.get_origin(hint) for name, hint in hints.items()}
+    required = annotation.__required_keys__
+    return [
+        name
+        for name, mark in marks.items()
+        if mark is typing.Required or (name in required and mark is not NotRequired)
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 from jfast_sync.errors import DeclarationError
 from jfast_sync.tasks.spec import ScheduleDeclaration, Task
@@ -123,11 +125,21 @@ def declarations() -> Declarations:
 def isolated() -> Iterator[Declarations]:
     """Start from no declarations inside the block and restore what was declared before afterwards; for tests.
 
-    Not per thread: the whole process sees the fresh set.
+    A project's ``modules`` package is forgotten at both ends too, so that another project can be imported, or the same
+    one again. Not per thread: the whole process sees the fresh set.
     """
     global _current  # noqa: PLW0603 - the process-wide set is what the name stands for
     before, _current = _current, Declarations()
+    path, project = list(sys.path), _take_project()
     try:
         yield _current
     finally:
         _current = before
+        _take_project()
+        sys.path[:] = path
+        sys.modules.update(project)
+
+
+def _take_project() -> dict[str, ModuleType]:
+    names = [name for name in sys.modules if name == "modules" or name.startswith("modules.")]
+    return {name: sys.modules.pop(name) for name in names}

@@ -117,8 +117,11 @@ class Registry:
         """Stop the start where a task cannot work with this configuration.
 
         Raises:
-            DeclarationError: a task takes a session or has ``idempotent_on``, and there is no database.
+            DeclarationError: a task takes a session or has ``idempotent_on``, and there is no database; or a module
+                has declared a name since that this app's own task has.
         """
+        for known in self._own.tasks():
+            self._shared.check_free(known)
         lacking = [known for known in self.declared() if known.needs_database]
         if database_configured or not lacking:
             return
