@@ -21,7 +21,7 @@ from jfast_sync.queues import sql_wake
 from jfast_sync.queues.sql_base import CHUNK
 from jfast_sync.queues.sql_dead import SqlDeadLetters
 from jfast_sync.queues.sql_inspect import SqlInspection
-from jfast_sync.queues.sql_rows import claimed_order, insertable, lease_of, settled_fields
+from jfast_sync.queues.sql_rows import claimed_order, insertable, lease_of, row_token, settled_fields
 from jfast_sync.queues.sql_transaction import SqlTransactions
 from jfast_sync.redact import error_text
 from jfast_sync.sql import dsn as forms
@@ -215,15 +215,15 @@ class SqlQueue(SqlTransactions, SqlDeadLetters, SqlInspection):
         found = connection.execute(self._sql.next_due(*shape), self._with_now(dict(chosen))).scalar()
         return float("inf") if found is None else float(found)
 
-    def _leases(self, rows: Sequence[Mapping[str, Any]], token: str) -> list[Lease]:
+    def _leases(self, rows: Sequence[Mapping[str, Any]], claim: str) -> list[Lease]:
         leases: list[Lease] = []
         broken: list[dict[str, Any]] = []
         for row in sorted(rows, key=claimed_order):
             try:
-                leases.append(lease_of(row, token))
+                leases.append(lease_of(row, claim))
             except (ValueError, TypeError, AssertionError) as exc:
                 reason = f"this row is not a job: {error_text(exc)}"
-                broken.append({"id": row["id"], "token": token, "error": reason, "traceback": None})
+                broken.append({"id": row["id"], "token": row_token(row, claim), "error": reason, "traceback": None})
         if broken:
             log.error("%d stored jobs cannot be decoded and are dead letters now", len(broken))
             self._transact(lambda connection: self._batch(connection, self._sql.bury, broken))

@@ -70,7 +70,7 @@ def _claim(table: str, queues: int, by_task: bool) -> TextClause:
     return text(
         f"WITH due AS MATERIALIZED (SELECT d.id FROM {_per_priority(inner, queues)}{merged}) AS d LIMIT :limit) "
         f"UPDATE {table} AS j SET status = 'running', attempts = least(j.attempts, 2147483646) + 1, "
-        "locked_until = clock_timestamp() + :visibility * interval '1 second', lease_token = :token, "
+        "locked_until = clock_timestamp() + :visibility * interval '1 second', lease_token = CAST(:token AS text) || '.' || j.id, "
         "worker = :worker, started_at = clock_timestamp(), cancel_requested = false "
         f"FROM due WHERE j.id = due.id RETURNING {_ROW}"
     )

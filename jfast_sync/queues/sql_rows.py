@@ -21,9 +21,9 @@ __all__ = [
     "job_row",
     "lease_of",
     "lenient_job_of",
-    "mappings",
     "micros",
     "moment",
+    "row_token",
     "settled_fields",
     "storable",
 ]
@@ -138,13 +138,18 @@ def job_of(row: Mapping[str, Any]) -> Job:
     )
 
 
-def lease_of(row: Mapping[str, Any], token: str) -> Lease:
+def row_token(row: Mapping[str, Any], claim: str) -> str:
+    """Return the token of one row of a claim: the claim's own text and the row's id, as the statement wrote it."""
+    return f"{claim}.{row['id']}"
+
+
+def lease_of(row: Mapping[str, Any], claim: str) -> Lease:
     """Rebuild what a claim returned; raises as :func:`job_of`."""
     claimed_at = moment(row["started_at"])
     assert claimed_at is not None
     return Lease(
         job=job_of(row),
-        token=token,
+        token=row_token(row, claim),
         claimed_at=claimed_at,
         lapses=row["lapses"],
         snoozed_since=moment(row["snoozed_since"]),
@@ -220,7 +225,3 @@ def claimed_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Sort claimed rows as they were asked for: RETURNING promises no order."""
     return (-row["priority"], row["available_at"], row["id"])
 
-
-def mappings(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Return fetched rows as mappings, detached from their cursor."""
-    return [row._mapping for row in rows]

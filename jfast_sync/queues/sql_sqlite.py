@@ -61,7 +61,7 @@ def _claim(table: str, queues: int, by_task: bool) -> TextClause:
     order = " ORDER BY priority DESC, due LIMIT :limit" if queues else ""
     return text(
         f"UPDATE {table} SET status = 'running', attempts = min(attempts, 2147483646) + 1, "
-        "locked_until = :now + CAST(:visibility * 1000000 AS INTEGER), lease_token = :token, worker = :worker, "
+        "locked_until = :now + CAST(:visibility * 1000000 AS INTEGER), lease_token = :token || '.' || id, worker = :worker, "
         "started_at = :now, cancel_requested = 0 "
         f"WHERE id IN (SELECT id FROM ({found}){order}) RETURNING {_RETURNED}"
     )
