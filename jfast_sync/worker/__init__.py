@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jfast_sync.worker.options import WorkerOptions
 from jfast_sync.worker.state import Counts
+from jfast_sync.worker.supervisor import Supervisor
 from jfast_sync.worker.worker import Worker
 
-__all__ = ["Counts", "Worker", "WorkerOptions"]
+__all__ = ["Counts", "Supervisor", "Worker", "WorkerOptions"]

@@ -24,7 +24,7 @@ from jfast_sync.outcome import Bury, Done, Retry
 from jfast_sync.worker import wire
 from jfast_sync.worker.attempt import Attempt, Ended
 
-__all__ = ["ChildLauncher", "ChildProcess"]
+__all__ = ["ChildLauncher", "ChildProcess", "death"]
 
 log = logging.getLogger("jfast_sync.worker")
 
@@ -98,8 +98,8 @@ class ChildProcess:
             answer = None  # it died while it wrote
         if answer is None:
             if attempt.stop is not None:
-                return attempt.verdict(ChildProcessError(_death(code))), False
-            return Bury(f"worker died: {_death(code)}"), False
+                return attempt.verdict(ChildProcessError(death(code))), False
+            return Bury(f"worker died: {death(code)}"), False
         if "not_built" in answer:
             error = answer["not_built"]
             log.error("the process for job %s could not build the app: %s", attempt.lease.job.id, error)
@@ -144,7 +144,8 @@ def _read(answer: IO[bytes], process: subprocess.Popen[bytes]) -> bytes:
             return b"".join(parts)
 
 
-def _death(code: int) -> str:
+def death(code: int) -> str:
+    """Say how a process ended, from its return code."""
     if code >= 0:
         return f"exit status {code}"
     with suppress(ValueError):

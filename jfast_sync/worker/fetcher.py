@@ -87,7 +87,7 @@ class Fetcher:
 
     def _claim(self, limit: int, idle: int) -> list[Lease]:
         wait = 0.0 if not idle else _CLAIM_WAIT if self._is_empty is None else _DRAIN_WAIT
-        self.waiting = bool(wait)
+        self.waiting = wait == _CLAIM_WAIT
         try:
             return self._queue.claim(limit, wait, self._selection)
         finally:

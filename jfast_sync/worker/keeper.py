@@ -27,6 +27,7 @@ class Keeper:
 
     Args:
         visibility_timeout: seconds a lease runs for; renewed at a third, each time in full.
+        claim_waits: whether a claim is waiting for jobs; one that polls looks for lapsed leases in the same query.
         on_death: called when the thread dies.
     """
 
@@ -37,6 +38,7 @@ class Keeper:
         state: State,
         visibility_timeout: float,
         *,
+        claim_waits: Callable[[], bool],
         on_death: Callable[[BaseException], None],
     ) -> None:
         self._queue = queue
@@ -45,6 +47,7 @@ class Keeper:
         self._third = visibility_timeout / 3
         self._renew_at = time.monotonic() + self._third
         self._recover_at = 0.0
+        self._claim_waits = claim_waits
         self.loop = Loop("jfast-keeper", self._step, on_death)
 
     def _step(self) -> float:
@@ -53,7 +56,8 @@ class Keeper:
             self._renew_at = time.monotonic() + self._third
         if time.monotonic() >= self._recover_at:
             self._recover()
-            self._recover_at = time.monotonic() + backoff(1, base=min(self._third, _RECOVER_EVERY), jitter=0.3)
+            pause = self._third if self._claim_waits() else min(self._third, _RECOVER_EVERY)
+            self._recover_at = time.monotonic() + backoff(1, base=pause, jitter=0.3)
         return max(min(self._renew_at, self._recover_at) - time.monotonic(), 0.0)
 
     def _renew(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jfast_sync.backoff import backoff
 from jfast_sync.errors import ConfigError, LeaseLostError, UnavailableError
+from jfast_sync.inbox import claim_once, claimed
 from jfast_sync.job import Lease
 from jfast_sync.outcome import Done, Outcome, Release, Retry, decide
 from jfast_sync.ports import Queue, SharesTransaction
@@ -102,11 +103,9 @@ class Transactions:
         """
         if self._database is None:
             return False
-        from jfast_sync import inbox
-
         with self._database.session() as session:
             if (shared := self._shared(session)) is None:
-                return inbox.claimed(session, lease.job.id, consumer=JOBS, tenant_id=lease.job.tenant_id)
+                return claimed(session, lease.job.id, consumer=JOBS, tenant_id=lease.job.tenant_id)
         return shared.committed(lease)
 
     def shares(self) -> bool:
@@ -122,15 +121,13 @@ class Transactions:
 
     def _claim(self, session: Session, attempt: Attempt, key: str | None) -> bool:
         """Claim before the handler runs, so that a duplicate runs nothing and a concurrent one waits here."""
-        from jfast_sync import inbox
-
         job = attempt.lease.job
         wanted = [] if self._shared(session) is not None else [(job.id, JOBS)]
         if key is not None:
             wanted.append((key, attempt.task.name if attempt.task is not None else job.task))
         try:
             for message_id, consumer in wanted:
-                if not inbox.claim_once(session, message_id, consumer=consumer, tenant_id=job.tenant_id):
+                if not claim_once(session, message_id, consumer=consumer, tenant_id=job.tenant_id):
                     return False
         except UnavailableError as exc:  # a lock timeout is one: somebody's transaction holds the key
             raise NotBegun(_again(attempt.lease, exc)) from exc

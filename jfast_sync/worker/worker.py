@@ -31,6 +31,7 @@ from jfast_sync.worker.settle import Settler
 from jfast_sync.worker.signals import on_stop_signal
 from jfast_sync.worker.slots import Slots
 from jfast_sync.worker.state import Counts, State
+from jfast_sync.worker.supervisor import follow_supervisor
 from jfast_sync.worker.transaction import Transactions
 from jfast_sync.worker.watch import Watch
 
@@ -116,7 +117,12 @@ class Worker:
             on_death=self._dying("watch"),
         )
         self._keeper = Keeper(
-            queue, self._slots, self._state, options.visibility_timeout, on_death=self._dying("keeper")
+            queue,
+            self._slots,
+            self._state,
+            options.visibility_timeout,
+            claim_waits=lambda: self._fetcher.waiting,
+            on_death=self._dying("keeper"),
         )
         self._fetcher = self._make_fetcher(setup if setup is not None else queue.setup)
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -137,6 +143,7 @@ class Worker:
         react (:attr:`abandoned_threads`); a process that has to be gone then ends with ``os._exit``.
         """
         with on_stop_signal(self.stop):
+            follow_supervisor(self.stop)
             return self._work()
 
     def start(self) -> None:
