@@ -51,6 +51,9 @@ class TaskOptions(TypedDict, total=False):
 class TaskFunction(Generic[P, R]):
     """A task's function: call it as before, or enqueue it. ``task`` is its declaration."""
 
+    __name__: str
+    __wrapped__: Callable[P, R]
+
     def __init__(self, function: Callable[P, R], task: Task, app: Callable[[], Any]) -> None:
         functools.update_wrapper(self, function)
         self.task = task

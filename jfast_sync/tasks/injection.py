@@ -127,7 +127,7 @@ def _classify(
     if is_payload_type(annotation):
         _check_payload_type(annotation, parameter.name, function, where)
         return Kind.PAYLOAD, annotation
-    raise DeclarationError(f"{where}: no job can fill {str(parameter)!r} of {_called(function)}; {_CHOICES}")
+    raise DeclarationError(f"{where}: no job can fill {_written(parameter)!r} of {_called(function)}; {_CHOICES}")
 
 
 def _check_payload_type(annotation: Any, name: str, function: Callable[..., Any], where: str) -> None:
@@ -165,6 +165,11 @@ def _bare_name(annotation: object) -> str:
     text = str(annotation).strip("'\" ")
     text = re.sub(r"\s*\|\s*None$|^None\s*\|\s*|^(?:typing\.|t\.)?Optional\[(.*)\]$", r"\1", text)
     return text.split("[")[0].rsplit(".", 1)[-1].strip()
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    return f"{parameter.name}: {annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)}"
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -16,7 +16,7 @@ def typed_key(value: Any) -> str | None:
     None stands for "no key": the job is not idempotent and runs every time.
 
     Raises:
-        ValueError: an empty key, which would be shared by every job that lacks one.
+        ValueError: an empty key, which would be shared by every job that lacks one; or NaN, which equals no other.
         TypeError: a type without a stable text.
     """
     if value is None:
@@ -27,6 +27,8 @@ def typed_key(value: Any) -> str | None:
 
 
 def _typed(value: Any) -> str:
+    if isinstance(value, (float, Decimal)) and value != value:  # noqa: PLR0124 - what NaN is known by
+        raise ValueError(f"idempotent_on gave {value} in a key; return None for a job that may run every time")
     match value:
         case bool():
             return f"bool:{str(value).lower()}"

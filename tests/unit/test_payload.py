@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import ChainMap, namedtuple
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -12,7 +12,7 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -46,7 +46,9 @@ class Real(float):
     pass
 
 
-Point = namedtuple("Point", "x y")
+class Point(NamedTuple):
+    x: int
+    y: int
 
 
 @dataclass

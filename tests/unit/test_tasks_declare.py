@@ -43,7 +43,7 @@ def test_the_function_stays_a_function() -> None:
     total: int = add({"a": 1, "b": 2})
     assert total == 3
     assert (add.__name__, add.__doc__, add.__module__) == ("add", "Add up.", __name__)
-    assert add.__wrapped__({"a": 1}) == 1  # type: ignore[attr-defined]  # functools puts it there
+    assert add.__wrapped__({"a": 1}) == 1
     assert repr(add).startswith(f"<task 'sum.add' at {__file__}:")
     assert add.task is Registry().get("sum.add")
 
@@ -123,7 +123,7 @@ async def an_async_generator(payload: dict) -> Any:
     yield 1
 
 
-class Callable_:
+class Command:
     async def __call__(self, payload: dict) -> None: ...
 
 
@@ -136,7 +136,7 @@ class Owner:
     [
         (a_coroutine, "a_coroutine() is an async def"),
         (functools.partial(a_coroutine), "is an async def"),
-        (Callable_(), "is an async def"),
+        (Command(), "is an async def"),
         (a_generator, "a_generator() is a generator"),
         (an_async_generator, "an_async_generator() is a generator"),
         (Owner, "a plain function"),

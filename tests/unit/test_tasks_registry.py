@@ -88,7 +88,7 @@ def test_two_functions_of_one_name_in_one_file_are_two() -> None:
     with pytest.raises(DeclarationError, match="claims the task name 'x'"):
 
         @task("x")
-        def same(payload: dict) -> None: ...  # noqa: F811 - a copy left behind is the case
+        def same(payload: dict) -> None: ...  # a copy left behind
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_schedules() -> None:
 def test_a_second_schedule_needs_a_name_of_its_own() -> None:
     declare("report", every=timedelta(hours=1))
     registry = Registry()
-    with pytest.raises(DeclarationError, match="a schedule called 'report' is declared at .* already"):
+    with pytest.raises(DeclarationError, match=r"a schedule called 'report' is declared at .* already"):
         registry.schedule("report", cron="@daily")
     registry.schedule("other", cron="@daily")
     with pytest.raises(DeclarationError, match="a schedule called 'other' is declared at"):
