@@ -31,12 +31,11 @@ def scope_of(environ: WSGIEnvironment) -> ExitStack | None:
 
 def open_scope(environ: WSGIEnvironment, core: JFast) -> ExitStack:
     """Bind the request's origin and its app to this thread until the stack is closed."""
-    with ExitStack() as stack:
-        stack.enter_context(bind_app(core))
-        stack.enter_context(bind(arrival(environ)))
-        environ[_KEY] = stack
-        stack.callback(environ.pop, _KEY, None)
-        return stack.pop_all()
+    stack = environ[_KEY] = ExitStack()
+    stack.callback(environ.pop, _KEY, None)
+    stack.enter_context(bind_app(core))
+    stack.enter_context(bind(arrival(environ)))
+    return stack
 
 
 def bind_tenant(environ: WSGIEnvironment, tenant: object) -> None:
