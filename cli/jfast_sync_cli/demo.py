@@ -50,9 +50,10 @@ def demo(ctx: click.Context, dsn: str | None, jobs: int, threads: int, as_json: 
         logging.getLogger("jfast_sync").setLevel(logging.CRITICAL + 1)
     from jfast_sync_cli.demo_run import Run, project
 
-    with _tidy_end(), project(dsn, threads) as app:
+    stop = _Stop()
+    with stop.listening(), project(dsn, threads) as app:
         backend = app.queue.backend.backend
-        run = Run(app, jobs)
+        run = Run(app, jobs, stop.check)
         say = _silent if as_json else click.echo
         say(f"A new project on {backend}, a worker with {threads} threads.\n")
         figures = _run(app, run, threads, say=say, bar=not as_json)
@@ -116,18 +117,39 @@ def _silent(_message: str) -> None:
     """Say nothing: ``--json`` prints only JSON."""
 
 
-@contextmanager
-def _tidy_end() -> Iterator[None]:
-    """Let SIGTERM end the demo like Ctrl-C, so that its database is removed either way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Stop:
+    """SIGINT and SIGTERM set a flag that is looked at between two steps, so that everything is removed in order.
 
-    def end(_number: int, _frame: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
+    The third signal ends the process as it would have without this.
+    """
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+
+    def check(self) -> None:
+        """Leave if a signal has come."""
+        if self._numbers:
+            raise click.exceptions.Exit(128 + self._numbers[0])
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def note(number: int, _frame: object) -> None:
+            self._numbers.append(number)
+            if len(self._numbers) > 1:
+                restore()
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+        for number in before:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            restore()

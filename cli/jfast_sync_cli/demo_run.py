@@ -29,7 +29,6 @@ __all__ = ["Figures", "Kind", "Run", "plan", "project"]
 
 _KEEP_DONE = 3600.0  # seconds; finished jobs are kept so that they can be counted
 _POLL = 0.05
-_GRACE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,8 @@ def project(dsn: str | None, threads: int) -> Iterator[JFast]:
         threads: the worker's.
     """
     name = f"jfast_demo_{secrets.token_hex(4)}"
-    with tempfile.TemporaryDirectory(prefix="jfast-demo-") as folder, _database(dsn, name, Path(folder)) as private:
-        file = Path(folder, "jfast.toml")
+    with _temporary_folder() as folder, _database(dsn, name, folder) as private:
+        file = folder / "jfast.toml"
         file.write_text('[app]\nname = "jfast-demo"\n')
         overrides: Mapping[str, Mapping[str, object]] = {
             "app": {"env": "local"},
@@ -91,6 +90,18 @@ def project(dsn: str | None, threads: int) -> Iterator[JFast]:
             assert app.database is not None
             app.database.transact(shop.tables.create_all)
             yield app
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Make a folder in which everything temporary of this process lands, also what wakes workers on SQLite."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="jfast-demo-") as name:
+        tempfile.tempdir = name
+        try:
+            yield Path(name)
+        finally:
+            tempfile.tempdir = before
 
 
 @contextmanager
@@ -116,12 +127,17 @@ def _database(dsn: str | None, name: str, folder: Path) -> Iterator[str]:
 
 
 class Run:
-    """One run of the demo, step by step; ``progress`` is called with the number of jobs that are through."""
+    """One run of the demo, step by step.
 
-    def __init__(self, app: JFast, jobs: int) -> None:
-        assert app.database is not None
+    Args:
+        app: of :func:`project`.
+        jobs: how many.
+        check: called between two looks at the queue; raises to end the run.
+    """
+
+    def __init__(self, app: JFast, jobs: int, check: Callable[[], None]) -> None:
         self._app = app
-        self._database = app.database
+        self._check = check
         self._plan = plan(jobs)
         self._started = time.monotonic()
         self._deadline = Deadline(60 + jobs / 20)
@@ -136,13 +152,15 @@ class Run:
             for number in range(count)
         ]
         jobs.sort(key=lambda job: job.id[-8:])  # the random end: the kinds come mixed
-        self._ids = dict(zip(self._app.queue.enqueue_many(jobs), (job.task for job in jobs), strict=True))
+        ids = self._app.queue.enqueue_many(jobs, progress=lambda _count: self._check())
+        self._ids = dict(zip(ids, (job.task for job in jobs), strict=True))
         return len(self._ids)
 
     def work(self, total: int, progress: Callable[[int], None]) -> None:
-        """Wait until no job is ready, delayed or running."""
+        """Wait until no job is ready, delayed or running; ``progress`` is told how many more are through."""
         shown = 0
         while True:
+            self._check()
             stats = self._app.queue.stats()
             left = stats.ready + stats.delayed + stats.running
             through = max(total - left, shown)

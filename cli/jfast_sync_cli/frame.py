@@ -115,6 +115,8 @@ def report(error: BaseException, *, debug: bool) -> Exit:
         case click.ClickException():
             say_error(error.format_message())
             return Exit(error.exit_code)
+        case Exception() if _was_interrupted(error):
+            return Exit.INTERRUPTED
         case Exception():
             return _failed(error, debug=debug)
         case _:
@@ -126,6 +128,18 @@ def _aborted(error: click.Abort) -> Exit:
         say_error("nobody answered the question; add --yes where nobody can")
         return Exit.PROBLEMS
     return Exit.INTERRUPTED
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Say whether the error only followed from a Ctrl-C that struck in the middle of something."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _forget_stdout() -> Exit:
