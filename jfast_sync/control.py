@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 __all__ = ["Cancel", "Control", "Retry", "Snooze"]
+
+
+_LONGEST: Final = timedelta(days=3660).total_seconds()
 
 
 class Control(Exception):
@@ -51,13 +55,13 @@ class Snooze(Control):
         if until is not None and until.utcoffset() is None:
             raise ValueError(f"Snooze(until=...) must carry a time zone, got the naive {until!r}")
         self.delay = _seconds(delay)
-        self.until = until
+        self.until = until.astimezone(UTC) if until is not None else None
 
 
 def _seconds(delay: float | timedelta | None) -> float | None:
     if delay is None:
         return None
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"delay must be zero or more seconds, got {delay!r}")
+    if not 0 <= seconds <= _LONGEST:
+        raise ValueError(f"delay must be from 0 to {_LONGEST:,.0f} seconds (ten years), got {delay!r}")
     return seconds

@@ -23,6 +23,7 @@ from jfast_sync.errors import PayloadError
 __all__ = ["MAX_PRIORITY", "DeadJob", "Job", "Lease", "RunningJob", "new_id"]
 
 MAX_PRIORITY: Final = 9
+_LONGEST_DELAY: Final = timedelta(days=3660)  # ten years; the databases' intervals and dates end somewhere
 _MAX_TEXT: Final = {"id": 128, "task": 255, "queue": 128, "tenant_id": 255, "request_id": 128}
 
 
@@ -84,8 +85,8 @@ class Job:
             _check_int("max_attempts", self.max_attempts, 1, 2**31 - 1)
         if self.delay is not None and self.available_at is not None:
             raise PayloadError("a job takes delay or available_at, not both")
-        if self.delay is not None and self.delay < timedelta(0):
-            raise PayloadError(f"delay must not be negative, got {self.delay}")
+        _check_delay(self.delay)
+        _check_trace(self.trace)
         for name in ("available_at", "created_at"):
             _check_aware(name, getattr(self, name))
 
@@ -119,7 +120,7 @@ class Job:
             data = json.loads(body)
         except (ValueError, RecursionError) as exc:
             raise PayloadError(f"not a job: the body is not JSON ({exc.__class__.__name__})") from None
-        if not isinstance(data, dict) or "id" not in data or "task" not in data:
+        if not isinstance(data, dict) or data.get("id") is None or data.get("task") is None:
             raise PayloadError('not a job: expected a JSON object with "id" and "task"')
         names = ("id", "task", "payload", "attempts", "max_attempts", "queue", "priority", "error")
         fields = {name: data[name] for name in names if data.get(name) is not None}
@@ -134,7 +135,7 @@ class Job:
                 available_at=_from_iso(data.get("available_at")),
                 created_at=_from_iso(data.get("created_at")),
             )
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, OverflowError) as exc:
             raise PayloadError(f"not a job: {exc}") from None
 
     @property
@@ -188,6 +189,8 @@ class RunningJob:
         self._cancelled = cancelled or threading.Event()
 
     def __getattr__(self, name: str) -> Any:
+        if name in RunningJob.__slots__:  # not set yet: a copy is being made
+            raise AttributeError(name)
         return getattr(self.job, name)
 
     @property
@@ -204,21 +207,52 @@ def _check_text(name: str, value: object, limit: int) -> None:
     if value is None and name in ("tenant_id", "request_id"):
         return
     if not isinstance(value, str) or not value:
-        raise PayloadError(f"{name} must be a non-empty string, got {value!r:.80}")
+        raise PayloadError(f"{name} must be a non-empty string, got {_shown(value)}")
     if len(value) > limit:
         raise PayloadError(f"{name} may have up to {limit} characters, got {len(value)}")
     if not value.isprintable():
-        raise PayloadError(f"{name} holds a character that cannot be printed: {value!r:.80}")
+        raise PayloadError(f"{name} holds a character that cannot be printed: {_shown(value)}")
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise PayloadError(f"{name} must be a whole number from {low} to {high}, got {value!r:.80}")
+        raise PayloadError(f"{name} must be a whole number from {low} to {high}, got {_shown(value)}")
 
 
-def _check_aware(name: str, value: datetime | None) -> None:
-    if value is not None and value.utcoffset() is None:
+def _check_delay(value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, timedelta):
+        raise PayloadError(f"delay must be a timedelta, got {_shown(value)}")
+    if not timedelta(0) <= value <= _LONGEST_DELAY:
+        raise PayloadError(f"delay must be from 0 to {_LONGEST_DELAY.days:,} days, got {value}")
+
+
+def _check_trace(value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+        raise PayloadError(f"trace must be a mapping of texts (a W3C carrier), got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except ValueError:  # a whole number of more digits than Python writes
+        return f"a {type(value).__name__} without a text"
+
+
+def _check_aware(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, datetime):
+        raise PayloadError(f"{name} must be a datetime, got {_shown(value)}")
+    if value.utcoffset() is None:
         raise PayloadError(f"{name} must carry a time zone, got the naive {value!r}; use datetime.now(UTC)")
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise PayloadError(f"{name} is outside of what a datetime can hold in UTC: {value}") from None
 
 
 def _iso(value: datetime | None) -> str | None:
@@ -226,4 +260,9 @@ def _iso(value: datetime | None) -> str | None:
 
 
 def _from_iso(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text).astimezone(UTC) if text is not None else None
+    if text is None:
+        return None
+    instant = datetime.fromisoformat(text)
+    if instant.utcoffset() is None:
+        raise ValueError(f"an instant without a time zone: {text:.40}")
+    return instant.astimezone(UTC)

@@ -128,7 +128,10 @@ def test_an_error_further_down_names_both_places(tmp_path: Path) -> None:
 def test_a_missing_import(tmp_path: Path) -> None:
     write(tmp_path, {"modules/a/tasks.py": "import surely_not_installed\n"})
     message = str(refusal(tmp_path))
-    assert "modules/a/tasks.py cannot be imported: ModuleNotFoundError: No module named 'surely_not_installed' (line 1)" in message
+    assert (
+        "modules/a/tasks.py cannot be imported: ModuleNotFoundError: No module named 'surely_not_installed' (line 1)"
+        in message
+    )
 
 
 def test_a_syntax_error(tmp_path: Path) -> None:
