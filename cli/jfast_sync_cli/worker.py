@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import click
 
 from jfast_sync_cli.frame import Invocation
 from jfast_sync_cli.options import DURATION, project_options
-from jfast_sync_cli.project import open_app
+from jfast_sync_cli.project import open_app, read_config
 
 if TYPE_CHECKING:
     from jfast_sync.app import JFast
@@ -44,12 +44,13 @@ class QueueNames(click.ParamType[frozenset[str]]):
 )
 @click.option("--queues", type=QueueNames(), metavar="NAME,...", help="Only these named queues. [default: all]")
 @click.option("--drain", is_flag=True, help="End when the queue is empty.")
-@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many starts.")
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many starts (each process).")
 @click.option("--probe-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve /ready and /live there.")
 @project_options
 @click.pass_context
 def worker(
     ctx: click.Context,
+    /,
     threads: int,
     processes: int,
     grace: timedelta,
@@ -65,12 +66,17 @@ def worker(
     invocation: Invocation = ctx.obj
     options = {**options, "threads": threads, "grace": grace.total_seconds()}
     if processes > 1:
-        _supervise(ctx, processes, grace.total_seconds())
-        return
+        if probe_port is not None:
+            raise click.UsageError("--probe-port goes with one process: two cannot answer on one port")
+        ctx.exit(_supervise(invocation, processes, options))
+    from jfast_sync.worker.supervisor import LIFELINE, follow_supervisor
+
+    alone = LIFELINE not in os.environ
     with open_app(invocation, threads=threads) as app:
-        bar = options["drain"] and sys.stderr.isatty()
+        bar = options["drain"] and alone and sys.stderr.isatty()
         configure_logs(app.config, invocation, quiet=bar)
         running = app.worker(**options)
+        follow_supervisor(running.stop)
         with ExitStack() as around:
             if probe_port is not None:
                 around.enter_context(_probe(app, running, probe_port))
@@ -150,5 +156,26 @@ def _progress(app: JFast, running: Worker) -> Iterator[None]:
     click.echo(f"{counts.done} done, {counts.failed} failed attempts, {counts.dead} dead letters.", err=True)
 
 
-def _supervise(ctx: click.Context, processes: int, grace: float) -> None:
-    raise click.ClickException(f"--processes {processes} is not part of this version")
+def _supervise(invocation: Invocation, processes: int, options: Mapping[str, Any]) -> int:
+    """Keep worker processes running, each with this command's own options."""
+    from jfast_sync.worker.supervisor import Supervisor
+
+    config = read_config(invocation)  # what is wrong with it is said once, here
+    configure_logs(config, invocation, quiet=False)
+    return Supervisor(_child_command(invocation, options), processes, grace=options["grace"]).run()
+
+
+def _child_command(invocation: Invocation, options: Mapping[str, Any]) -> list[str]:
+    given = {
+        "--config": invocation.config,
+        "--app": invocation.app,
+        "--threads": options["threads"],
+        "--grace": options["grace"],
+        "--queues": ",".join(sorted(options["queues"])) if options["queues"] else None,
+        "--max-jobs": options["max_jobs"],
+    }
+    command = [sys.executable, "-m", "jfast_sync_cli", "worker"]
+    command += [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    command += [part for module in invocation.imports for part in ("--import", module)]
+    flags = {"--drain": options["drain"], "--debug": invocation.debug}
+    return command + [name for name, wanted in flags.items() if wanted]
