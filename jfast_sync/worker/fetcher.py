@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from jfast_sync.backoff import backoff
 from jfast_sync.job import Lease
 from jfast_sync.loop import Loop
 from jfast_sync.outcome import Release
@@ -18,7 +19,7 @@ __all__ = ["Fetcher"]
 
 _ROOM_WAIT: Final = 1.0  # seconds to wait for a thread before looking again
 _CLAIM_WAIT: Final = 5.0
-_DRAIN_WAIT: Final = 0.25
+_DRAIN_WAIT_BASE, _DRAIN_WAIT_CAP = 0.01, 0.25
 _BACKLOG: Final = 2000  # outcomes that may wait to be written before nothing more is claimed
 
 
@@ -55,6 +56,7 @@ class Fetcher:
         self._is_empty = is_empty
         self._on_end = on_end
         self.loop = Loop("jfast-fetcher", self._step, on_death)
+        self._empty_claims = 0
         self.waiting = False  # whether a claim is waiting right now: then the backend is looked at without us
 
     def stop(self) -> None:
@@ -86,12 +88,20 @@ class Fetcher:
         return 0
 
     def _claim(self, limit: int, idle: int) -> list[Lease]:
-        wait = 0.0 if not idle else _CLAIM_WAIT if self._is_empty is None else _DRAIN_WAIT
-        self.waiting = wait == _CLAIM_WAIT
+        # After a failure the first claim does not wait, so that whoever asks learns at once that it works again.
+        idle = 0 if self.loop.last_error is not None else idle
+        self.waiting = bool(idle) and self._is_empty is None
+        wait = _CLAIM_WAIT if self.waiting else self._drain_wait() if idle else 0.0
         try:
-            return self._queue.claim(limit, wait, self._selection)
+            leases = self._queue.claim(limit, wait, self._selection)
         finally:
             self.waiting = False
+        self._empty_claims = 0 if leases else self._empty_claims + 1
+        return leases
+
+    def _drain_wait(self) -> float:
+        """In drain mode an end that is near is noticed at once, and one that is far is looked for seldom."""
+        return backoff(self._empty_claims, base=_DRAIN_WAIT_BASE, cap=_DRAIN_WAIT_CAP) if self._empty_claims else 0.0
 
     def _is_over(self) -> bool:
         return self._is_empty is not None and self._slots.quiet and not self._state.held and self._is_empty()

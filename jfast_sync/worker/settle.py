@@ -94,11 +94,11 @@ class Settler:
     def _step(self) -> float | None:
         self._gather()
         self._write()
-        self._record()
-        if self._deadline is not None and (self._deadline.passed or not self.backlog):
-            self._record(at_once=True)
-            return None
-        return 0
+        self._record(at_once=self._deadline is not None)
+        if self._deadline is None:
+            return 0
+        all_written = not (self.backlog or self._done or self._failed)
+        return None if all_written or self._deadline.passed else 0
 
     def _gather(self) -> None:
         now = time.monotonic()
