@@ -245,4 +245,5 @@ def _shown(key: object) -> str:
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return value.items()
-    return ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    # A field that was never set is left out, and missed where the payload is read.
+    return [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value) if hasattr(value, each.name)]

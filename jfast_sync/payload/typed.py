@@ -180,9 +180,10 @@ def _record(annotation: Any, value: Any, path: Path, strict: bool) -> Any:
     missing = [name for name in _required(annotation) if name not in value]
     if missing:
         raise PayloadError(f"{path_text((*path, missing[0]))}: missing; {_named(annotation)} has no default for it")
-    unknown = [key for key in value if key not in hints]
+    unknown = value.keys() - hints.keys() - _computed(annotation)
     if strict and unknown:
-        raise _unknown_key((*path, unknown[0]), unknown[0], list(hints), annotation)
+        key = min(unknown)
+        raise _unknown_key((*path, key), key, list(hints), annotation)
     known = {name: _decode(hints[name], item, (*path, name), strict) for name, item in value.items() if name in hints}
     if _is_typed_dict(annotation):
         return {**value, **known}
@@ -198,6 +199,13 @@ def _unknown_key(path: Path, key: str, known: list[str], annotation: Any) -> Pay
     nearest = difflib.get_close_matches(key[:80], known, n=1)
     meant = f"; did you mean {nearest[0]!r}?" if nearest else f"; it has {', '.join(known) or 'no fields'}"
     return PayloadError(f"{path_text(path)}: {_named(annotation)} has no such field{meant}")
+
+
+def _computed(annotation: Any) -> set[str]:
+    """Fields a dataclass fills by itself: an instance is encoded with them, and they are made anew when it is read."""
+    if _is_typed_dict(annotation):
+        return set()
+    return {each.name for each in dataclasses.fields(annotation) if not each.init}
 
 
 def _required(annotation: Any) -> list[str]:

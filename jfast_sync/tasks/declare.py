@@ -16,7 +16,7 @@ from jfast_sync.job import Job, new_id
 from jfast_sync.payload import check_against
 from jfast_sync.tasks.declarations import Declarations, declarations
 from jfast_sync.tasks.injection import injection_of
-from jfast_sync.tasks.options import exception_types, schedule_of, task_name, task_options
+from jfast_sync.tasks.options import check_tick_payload, exception_types, schedule_of, task_name, task_options
 from jfast_sync.tasks.spec import Backoff, Task
 
 if TYPE_CHECKING:
@@ -226,19 +226,21 @@ def _declared(function: Callable[..., Any], name: str, options: dict[str, Any], 
     _check_function(function, where)
     inner = inspect.unwrap(function)
     chosen = dict(options)
-    schedule = {key: chosen.pop(key) for key in ("every", "cron", "timezone", "catch_up", "payload")}
+    recurring = {key: chosen.pop(key) for key in ("every", "cron", "timezone", "catch_up", "payload")}
+    schedule, injection = schedule_of(where, name, **recurring), injection_of(function, where, scope.f_locals)
+    check_tick_payload(schedule, injection.payload_type)
     aliases, retry_on, give_up_on = (chosen.pop(key) for key in ("aliases", "retry_on", "give_up_on"))
     return Task(
         name=task_name(name, where),
         function=function,
-        injection=injection_of(function, where, scope.f_locals),
+        injection=injection,
         where=where,
         module=_module(function),
         execution=getattr(inner, "__globals__", {}).get("__spec__"),
         aliases=_aliases(name, aliases, where),
         retry_on=exception_types("retry_on", retry_on, where),
         give_up_on=exception_types("give_up_on", give_up_on, where),
-        schedule=schedule_of(where, name, **schedule),
+        schedule=schedule,
         **task_options(where, **chosen),
     )
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from jfast_sync.errors import DeclarationError, PayloadError
 from jfast_sync.job import MAX_PRIORITY
-from jfast_sync.payload import encode
+from jfast_sync.payload import decode_into, encode
 from jfast_sync.tasks.spec import Backoff, ScheduleDeclaration
 
-__all__ = ["exception_types", "schedule_of", "task_name", "task_options"]
+__all__ = ["check_tick_payload", "exception_types", "schedule_of", "task_name", "task_options"]
 
 _LONGEST_NAME: Final = 255
 _LONGEST_QUEUE: Final = 128
@@ -139,6 +139,22 @@ def schedule_of(
         payload=body,
         where=where,
     )
+
+
+def check_tick_payload(schedule: ScheduleDeclaration | None, payload_type: Any) -> None:
+    """Make sure that the handler will be able to read the payload of its own ticks.
+
+    Raises:
+        DeclarationError: it does not fit the handler's dataclass or TypedDict.
+    """
+    if schedule is None or payload_type is None:
+        return
+    try:
+        decode_into(payload_type, {**schedule.payload, "scheduled_for": "2026-01-01T00:00:00+00:00"})
+    except PayloadError as exc:
+        raise DeclarationError(
+            f"{schedule.where}: a tick's {exc}; give payload={{...}} beside every= or cron="
+        ) from exc
 
 
 def _check_interval(every: object, timezone: str | None, where: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -213,6 +214,21 @@ def test_refuses_names(name: Any) -> None:
 )
 def test_refuses_incoherent_options(options: dict[str, Any], reason: str) -> None:
     assert reason in refusal(**options)
+
+
+@dataclass
+class Report:
+    span: str
+    scheduled_for: datetime
+
+
+def make_report(payload: Report) -> None: ...
+
+
+def test_a_tick_must_fit_the_handlers_payload() -> None:
+    reason = "a tick's payload.span: missing; Report has no default for it; give payload={...} beside every= or cron="
+    assert reason in refusal(function=make_report, cron="@daily")
+    assert task("x", cron="@daily", payload={"span": "day"})(make_report).task.schedule is not None
 
 
 DEFAULTS = Policy(backoff_base=2, backoff_cap=300, backoff_jitter=0.5)

@@ -177,6 +177,22 @@ def test_unknown_fields_stop_an_enqueuer_but_not_a_worker() -> None:
         check_against(Node, {"value": 1, "children": [{"value": 1, "zzz": 1}]})
 
 
+@dataclass
+class Square:
+    side: int
+    area: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.area = self.side**2
+
+
+def test_what_a_dataclass_computes_is_computed_again() -> None:
+    assert check_against(Square, Square(3)) == {"side": 3, "area": 9}
+    assert decode_into(Square, {"side": 3, "area": 5}) == Square(3)
+    with pytest.raises(PayloadError, match=r"payload\.size: Square has no such field"):
+        check_against(Square, {"side": 3, "size": 1})
+
+
 def test_a_dataclass_may_refuse() -> None:
     assert refusal(Positive, {"amount": -1}) == "payload: Positive refused it: amount must be positive"
 
