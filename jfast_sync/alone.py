@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 from jfast_sync import adapters
 from jfast_sync.app import JFast, load
@@ -37,19 +37,21 @@ def main() -> None:
     os.set_inheritable(answer_to, False)
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, name="jfast-lifeline", daemon=True).start()
-    _answer(answer_to, _carry_out(order))
+    with os.fdopen(answer_to, "wb", buffering=0) as stream, suppress(BrokenPipeError):
+        stream.write(json.dumps(_carry_out(order, stream)).encode())
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)  # threads that the handler left behind must not keep the process
 
 
-def _carry_out(order: dict[str, Any]) -> dict[str, Any]:
+def _carry_out(order: dict[str, Any], stream: IO[bytes]) -> dict[str, Any]:
     lease = wire.lease_from(order["lease"])
     try:
         app = _build(order, lease.job.task)
     except BaseException as exc:  # a module may even call sys.exit; the job is not to blame
         return {"not_built": error_text(exc)}
+    stream.write(b"\n")  # the job starts now, and its timeout with it
     return _run(app, lease)
 
 
@@ -83,11 +85,6 @@ def _run(app: JFast, lease: Lease) -> dict[str, Any]:
     )
     report = executor.execute(executor.begin(replace(lease, lapses=0)))
     return {"ended": wire.ended_to(report.ended), "skipped": report.skipped}
-
-
-def _answer(answer_to: int, answer: dict[str, Any]) -> None:
-    with os.fdopen(answer_to, "wb") as stream, suppress(BrokenPipeError):
-        stream.write(json.dumps(answer).encode())
 
 
 def _end_with_parent() -> None:

@@ -139,6 +139,11 @@ class Attempt:
         with self._lock:
             self._work = None
 
+    def restart_clock(self, allowance: float = 0.0) -> None:
+        """Count the timeout from now, and ``allowance`` seconds more."""
+        if self.timeout:
+            self.due = time.monotonic() + self.timeout + allowance
+
     def call(self, handler: Callable[[], Any]) -> None:
         """Run the handler; only inside this call can an :class:`Interrupt` strike."""
         try:
@@ -277,5 +282,9 @@ def break_off(work: Breakable | None, how: Literal["cancel", "terminate"]) -> th
             log.warning("could not %s a job's connection: %s", how, error_text(exc))
 
     thread = threading.Thread(target=run, name=f"jfast-{how}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # at the interpreter's end no thread can be started any more
+        run()
+        return None
     return thread

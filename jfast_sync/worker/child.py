@@ -15,6 +15,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -30,6 +31,7 @@ log = logging.getLogger("jfast_sync.worker")
 
 _PROGRAM: Final = "jfast_sync.alone"
 _LOOK_EVERY: Final = 0.05
+_BOOT: Final = 60.0  # seconds to build the app, on top of the job's own timeout
 _AGAIN_BASE, _AGAIN_CAP = 2.0, 60.0
 
 
@@ -65,19 +67,20 @@ class ChildProcess:
         reading, writing = os.pipe()
         try:
             command = [sys.executable, "-m", _PROGRAM, str(writing)]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,))  # noqa: S603
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,), start_new_session=True)  # noqa: S603
         except OSError as exc:
             os.close(reading)
             return Retry(_AGAIN_BASE, error=f"no process could be started: {exc}", refund=True), False
         finally:
             os.close(writing)
         with process, os.fdopen(reading, "rb", buffering=0) as answer:
+            attempt.restart_clock(_BOOT)
             attempt.attach(_Killable(process))
             if attempt.stop is not None:
                 process.kill()
             with suppress(BrokenPipeError):
                 _send(process.stdin, self._order(attempt))
-            text = _read(answer, process)
+            text = _read(answer, process, attempt.restart_clock)
             process.wait()
             attempt.detach()
         return self._judge(attempt, text, process.returncode)
@@ -93,7 +96,7 @@ class ChildProcess:
 
     def _judge(self, attempt: Attempt, text: bytes, code: int) -> tuple[Ended, bool]:
         try:
-            answer = json.loads(text) if text else None
+            answer = json.loads(text) if text.strip() else None
         except ValueError:
             answer = None  # it died while it wrote
         if answer is None:
@@ -130,8 +133,11 @@ def _send(stream: IO[bytes] | None, order: dict[str, Any]) -> None:
     stream.flush()  # and stays open: its end tells the child that this process is gone
 
 
-def _read(answer: IO[bytes], process: subprocess.Popen[bytes]) -> bytes:
-    """Read what the child answers, up to its end: a grandchild may hold the pipe open for longer."""
+def _read(answer: IO[bytes], process: subprocess.Popen[bytes], on_start: Callable[[], None]) -> bytes:
+    """Read what the child answers, up to its end: a grandchild may hold the pipe open for longer.
+
+    The first byte says that the app is built and the job starts.
+    """
     parts: list[bytes] = []
     while True:
         ended = process.poll() is not None
@@ -139,6 +145,8 @@ def _read(answer: IO[bytes], process: subprocess.Popen[bytes]) -> bytes:
             part = answer.read(65536)
             if not part:
                 return b"".join(parts)
+            if not parts:
+                on_start()
             parts.append(part)
         if ended:
             return b"".join(parts)
