@@ -23,7 +23,6 @@ from jfast_sync.queues.memory_store import MemoryStore, Row, SystemClock
 
 __all__ = ["MemoryQueue"]
 
-_LOOK_AGAIN: Final = 1.0  # seconds: a wall clock that jumped, or a fake one, is noticed after this long
 _STATES: Final = ("running", "ready", "delayed", "dead", "done")
 
 
@@ -38,6 +37,7 @@ class MemoryQueue:
     """
 
     backend: str = "memory"
+    _look_again = 1.0  # seconds: a wall clock that jumped, or a fake one, is noticed after this long
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class MemoryQueue:
         return woken
 
     def _until_next(self, deadline: Deadline) -> float:
-        pause, due = deadline.remaining(_LOOK_AGAIN), self.store.next_due()
+        pause, due = deadline.remaining(self._look_again), self.store.next_due()
         return pause if due is None else min(pause, max((due - self._clock.now()).total_seconds(), 0.001))
 
     def _take(self, limit: int, selection: Selection) -> list[Lease]:
@@ -245,7 +245,7 @@ class MemoryQueue:
     def _lease(self, row: Row, job: Job, worker: str, now: datetime) -> Lease:
         row.attempts += 1
         row.token, row.worker = secrets.token_hex(16), worker
-        row.claimed_at, row.locked_until, row.cancelled = now, now + self._visibility, False
+        row.claimed_at, row.locked_until = now, now + self._visibility
         self.store.move(row, "running")
         return Lease(
             job=replace(job, attempts=row.attempts),

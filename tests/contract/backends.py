@@ -118,7 +118,10 @@ class MemoryBackend(Backend):
             self.store.ring()
 
     def _open(self, patient: bool, options: dict[str, Any]) -> Queue:
-        return MemoryQueue(clock=self.clock, store=self.store, **options)
+        queue = MemoryQueue(clock=self.clock, store=self.store, **options)
+        if patient:
+            queue._look_again = 60.0
+        return queue
 
     def now(self) -> datetime:
         return self.clock.now()

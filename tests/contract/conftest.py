@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.contract.backends import BACKENDS, Backend, MemoryBackend, PostgresBackend, SqliteBackend
+from tests.leaks import wait_for_no_connection_to
+from tests.servers import PostgresServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(capability, ...): run on the backends that declare all of these only")
+    config.addinivalue_line(
+        "markers", "bare: the store must never have been set up, where others may share an emptied one"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -34,11 +41,32 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 def _make(request: pytest.FixtureRequest) -> Backend:
     kind: type[Backend] = request.param
     if issubclass(kind, PostgresBackend):
-        return kind(request.getfixturevalue("postgres_dsn"))
+        bare = request.node.get_closest_marker("bare") is not None
+        return kind(request.getfixturevalue("postgres_dsn" if bare else "emptied_postgres_dsn"))
     if issubclass(kind, SqliteBackend):
         return kind(request.getfixturevalue("sqlite_dsn"))
     assert issubclass(kind, MemoryBackend)
     return kind()
+
+
+@pytest.fixture(scope="session")
+def shared_postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of one database for the whole suite: making one per test takes longer than the test."""
+    name = postgres_server.create_database()
+    yield postgres_server.dsn(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def emptied_postgres_dsn(postgres_server: PostgresServer, shared_postgres_dsn: str) -> Iterator[str]:
+    """The URL of a database without jobs and without tables of the application's; maybe with the library's."""
+    yield shared_postgres_dsn
+    wait_for_no_connection_to(postgres_server.port)
+    with psycopg.connect(shared_postgres_dsn, autocommit=True) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        for name in {name for (name,) in tables} - {"jfast_schema"}:
+            wipe = sql.SQL("TRUNCATE {}" if name.startswith("jfast_") else "DROP TABLE {}")
+            connection.execute(wipe.format(sql.Identifier(name)))
 
 
 @pytest.fixture

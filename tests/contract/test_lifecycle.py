@@ -30,6 +30,7 @@ def test_setting_up_again_changes_nothing(backend: Backend, queue: Any) -> None:
     assert ids(take(queue, 1)) == [job.id]
 
 
+@pytest.mark.bare
 def test_twenty_processes_set_up_at_once(backend: Backend) -> None:
     queues = [backend.open_bare() for _ in range(20)]
     all_at_once(queue.setup for queue in queues)
