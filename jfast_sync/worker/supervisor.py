@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -123,7 +124,8 @@ class Supervisor:
         if code == 0:
             return
         if self._stops:
-            self._code = self._code or 1
+            if code != -signal.SIGTERM:  # told before it could listen: it had nothing to lose
+                self._code = self._code or 1
             return
         if code in _HOPELESS:
             log.error("worker process %d (%d) cannot run: exit status %d", place.number, pid, code)
