@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, text
 
+from jfast_sync.backoff import backoff
 from jfast_sync.errors import UnavailableError
 from jfast_sync.job import Job, Lease
 from jfast_sync.loop import Deadline
-from jfast_sync.outcome import Bury, Done, Outcome, Release, Retry, Settlement
-from jfast_sync.ports import Clock, Held, Selection, Settled
+from jfast_sync.ports import Clock, Selection
 from jfast_sync.queues import sql_wake
-from jfast_sync.queues.sql_base import CHUNK
 from jfast_sync.queues.sql_dead import SqlDeadLetters
 from jfast_sync.queues.sql_inspect import SqlInspection
-from jfast_sync.queues.sql_rows import claimed_order, insertable, lease_of, row_token, settled_fields
+from jfast_sync.queues.sql_leases import SqlLeases
+from jfast_sync.queues.sql_rows import claimed_order, insertable, lease_of
 from jfast_sync.queues.sql_transaction import SqlTransactions
 from jfast_sync.redact import error_text
 from jfast_sync.sql import dsn as forms
@@ -35,11 +33,10 @@ __all__ = ["SqlQueue"]
 
 log = logging.getLogger(__name__)
 
-VANISHED: Final = "its worker vanished: the lease ran out before the job was finished"
 _SHORTEST_PAUSE: Final = 0.002
 
 
-class SqlQueue(SqlTransactions, SqlDeadLetters, SqlInspection):
+class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
     """Jobs in one table, fenced by a token per claim.
 
     Args:
@@ -172,7 +169,7 @@ class SqlQueue(SqlTransactions, SqlDeadLetters, SqlInspection):
 
     def _poll(self) -> float:
         # Jittered, or the workers of a deploy poll in step for ever.
-        return self._poll_interval * random.uniform(0.8, 1.0)
+        return backoff(1, base=self._poll_interval, cap=self._poll_interval, jitter=0.2)
 
     def _look(self, limit: int, selection: Selection, recovering: bool) -> tuple[list[Lease], float]:
         """Claim once; return the leases, and in how many seconds the next job is due."""
@@ -209,126 +206,28 @@ class SqlQueue(SqlTransactions, SqlDeadLetters, SqlInspection):
         if selection.queues is not None and not queues:
             return [], float("inf")
         rows, due = self._transact(look)
-        return self._leases(rows, token), due
+        return self._leases(rows), due
 
     def _next_due(self, connection: Connection, shape: tuple[int, bool], chosen: Mapping[str, Any]) -> float:
         found = connection.execute(self._sql.next_due(*shape), self._with_now(dict(chosen))).scalar()
         return float("inf") if found is None else float(found)
 
-    def _leases(self, rows: Sequence[Mapping[str, Any]], claim: str) -> list[Lease]:
+    def _leases(self, rows: Sequence[Mapping[str, Any]]) -> list[Lease]:
         leases: list[Lease] = []
         broken: list[dict[str, Any]] = []
         for row in sorted(rows, key=claimed_order):
             try:
-                leases.append(lease_of(row, claim))
+                leases.append(lease_of(row))
             except (ValueError, TypeError, AssertionError) as exc:
                 reason = f"this row is not a job: {error_text(exc)}"
-                broken.append({"id": row["id"], "token": row_token(row, claim), "error": reason, "traceback": None})
+                broken.append({"id": row["id"], "token": row["lease_token"], "error": reason, "traceback": None})
         if broken:
             log.error("%d stored jobs cannot be decoded and are dead letters now", len(broken))
             self._transact(lambda connection: self._batch(connection, self._sql.bury, broken))
         return leases
-
-    # --- settling ------------------------------------------------------------------------------------------------
-
-    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        if not settlements:
-            return []
-        groups: dict[type[Outcome], list[dict[str, Any]]] = {}
-        for settlement in sorted(settlements, key=lambda s: s.lease.job.id):
-            groups.setdefault(type(settlement.outcome), []).append(settled_fields(settlement))
-        applied, current = self._transact(lambda connection: self._settle(connection, groups))
-        if any(_soon(settlement, self._poll_interval) for settlement in settlements):
-            self.notify()
-        return [
-            Settled.APPLIED
-            if settlement.lease.job.id in applied
-            else (Settled.BUSY if settlement.lease.job.id in current else Settled.REFUSED)
-            for settlement in settlements
-        ]
-
-    def _settle(
-        self, connection: Connection, groups: Mapping[type[Outcome], list[dict[str, Any]]]
-    ) -> tuple[set[str], set[str]]:
-        statements = {
-            Done: self._sql.keep if self.keep_done else self._sql.done,
-            Retry: self._sql.retry,
-            Bury: self._sql.bury,
-            Release: self._sql.release,
-        }
-        applied: set[str] = set()
-        for kind, items in groups.items():
-            applied.update(row["id"] for row in self._batch(connection, statements[kind], items))
-        missed = [item for items in groups.values() for item in items if item["id"] not in applied]
-        return applied, self._current(connection, missed)
-
-    def _current(self, connection: Connection, missed: Sequence[Mapping[str, Any]]) -> set[str]:
-        if not missed:
-            return set()
-        asked = [{"id": item["id"], "token": item["token"]} for item in missed]
-        return {row["id"] for row in self._batch(connection, self._sql.current, asked)}
-
-    def extend(self, leases: Sequence[Lease]) -> list[Held]:
-        if not leases:
-            return []
-        items = [{"id": lease.job.id, "token": lease.token} for lease in sorted(leases, key=lambda one: one.job.id)]
-
-        def extend(connection: Connection) -> tuple[dict[str, bool], set[str]]:
-            rows = self._batch(connection, self._sql.extend, items, visibility=self.visibility_timeout)
-            renewed = {row["id"]: bool(row["cancel_requested"]) for row in rows}
-            return renewed, self._current(connection, [item for item in items if item["id"] not in renewed])
-
-        renewed, current = self._transact(extend)
-        return [_held(lease.job.id, renewed, current) for lease in leases]
-
-    # --- recovering ------------------------------------------------------------------------------------------------
-
-    def recover(self) -> int:
-        if self._polling:
-            return 0  # an idle claimer does it with every poll, in the same transaction
-        total = 0
-        while True:
-            found = self._transact(self._recover)
-            total += found
-            if found < CHUNK:
-                break
-        if total:
-            self.notify()
-        return total
-
-    def _recover(self, connection: Connection) -> int:
-        if time.monotonic() < self._no_recovery_until:
-            return 0
-        if not self._postgres and not self._run(connection, self._sql.lapsed):
-            return 0
-        rows = self._run(
-            connection, self._sql.recover, limit=CHUNK, error=VANISHED, grace=self.visibility_timeout
-        )
-        if rows:
-            log.warning("%d jobs whose worker vanished are available again", len(rows))
-        return len(rows)
 
 
 def _json(values: Sequence[str]) -> str:
     import json
 
     return json.dumps(values)
-
-
-def _soon(settlement: Settlement, poll_interval: float) -> bool:
-    """Whether an idle claimer has to be told, because its next poll would come too late."""
-    match settlement.outcome:
-        case Release():
-            return True
-        case Retry(until=None) as retry:
-            return retry.delay < poll_interval
-        case Retry():
-            return True
-        case _:
-            return False
-
-
-def _held(job_id: str, renewed: Mapping[str, bool], current: set[str]) -> Held:
-    if job_id in renewed:
-        return Held.CANCEL if renewed[job_id] else Held.YES
-    return Held.BUSY if job_id in current else Held.LOST

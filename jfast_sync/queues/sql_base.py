@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import Connection, TextClause
+from sqlalchemy import Connection, TextClause, text
 
-from jfast_sync.errors import UnavailableError
+from jfast_sync.errors import SchemaError, UnavailableError
 from jfast_sync.queues import sql_postgresql, sql_sqlite
 from jfast_sync.queues.sql_rows import batch, micros
 from jfast_sync.queues.sql_statements import Statements
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
     from jfast_sync.ports import Clock
     from jfast_sync.sql.engine import Database
 
-__all__ = ["SqlTable", "SystemClock"]
+__all__ = ["CHUNK", "Rows", "SqlTable", "SystemClock"]
 
 T = TypeVar("T")
 
 CHUNK: Final = 1000
+Rows = list[dict[str, Any]]
+
+_SCHEMA: Final = text(
+    "SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+    "WHERE c.oid = to_regclass(:table)"
+)
 
 
 class SystemClock:
@@ -44,16 +50,27 @@ class SqlTable:
         self.visibility_timeout = visibility_timeout
         self._clock: Clock = clock or SystemClock()
         self._postgres = database.dialect == "postgresql"
-        self._sql: Statements = (sql_postgresql if self._postgres else sql_sqlite).statements(self.table)
+        self._statements: Statements | None = None if self._postgres else sql_sqlite.statements(self.table)
         self._failing_since: float | None = None
         self._no_recovery_until = 0.0
 
-    def _run(
-        self, connection: Connection, statement: TextClause, **parameters: Any
-    ) -> Sequence[Mapping[str, Any]]:
+    def notify(self) -> None:
+        """Wake idle claimers, here and in other processes, after a commit."""
+
+    @property
+    def _sql(self) -> Statements:
+        """The statements; on PostgreSQL with the table's schema, because a handler may change its search path."""
+        if self._statements is None:
+            found = self._transact(lambda connection: connection.execute(_SCHEMA, {"table": self.table}).scalar())
+            if found is None:
+                raise SchemaError(f'there is no table {self.table}; run "jfast-sync db upgrade"')
+            self._statements = sql_postgresql.statements(f"{found}.{self.table}")
+        return self._statements
+
+    def _run(self, connection: Connection, statement: TextClause, **parameters: Any) -> Rows:
         """Run a statement and read all it returns at once: an unread cursor would keep SQLite's write lock."""
         result = connection.execute(statement, self._with_now(parameters))
-        return [row._mapping for row in result.fetchall()] if result.returns_rows else []
+        return [row._asdict() for row in result.all()] if result.returns_rows else []
 
     def _change(self, connection: Connection, statement: TextClause, **parameters: Any) -> int:
         """Run a statement that returns no rows; return how many it changed."""
@@ -61,7 +78,7 @@ class SqlTable:
 
     def _batch(
         self, connection: Connection, statement: TextClause, items: Sequence[Mapping[str, Any]], **parameters: Any
-    ) -> Sequence[Mapping[str, Any]]:
+    ) -> Rows:
         return self._run(connection, statement, batch=batch(items), **parameters)
 
     def _with_now(self, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from jfast_sync.job import DeadJob
@@ -15,10 +16,6 @@ __all__ = ["SqlDeadLetters"]
 
 class SqlDeadLetters(SqlTable):
     """Implements :class:`jfast_sync.ports.DeadLetters`."""
-
-    def notify(self) -> None:
-        """Wake idle claimers after a commit."""
-        raise NotImplementedError
 
     def dead(self, where: DeadFilter, *, limit: int, after: str | None = None) -> list[DeadJob]:
         conditions, parameters = _conditions(where)
@@ -62,13 +59,14 @@ class SqlDeadLetters(SqlTable):
         done: set[str] = set()
         for start in range(0, len(ids), CHUNK):
             items = [{"id": one} for one in sorted(ids[start : start + CHUNK])]
-            rows = self._transact(lambda connection, items=items: self._batch(connection, statement, items))
+            rows = self._transact(partial(self._batch, statement=statement, items=items))
             done.update(row["id"] for row in rows)
         return [one for one in dict.fromkeys(ids) if one in done]
 
 
 def _conditions(where: DeadFilter) -> tuple[str, dict[str, Any]]:
-    text, parameters = "", {}
+    text = ""
+    parameters: dict[str, Any] = {}
     for column, value in (("task", where.task), ("tenant_id", where.tenant_id)):
         if value is not None:
             text += f" AND j.{column} = :{column}"

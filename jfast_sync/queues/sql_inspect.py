@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from jfast_sync.errors import PayloadError
 from jfast_sync.ports import Cancelled, JobRow, Stats
-from jfast_sync.queues.sql_base import SqlTable
+from jfast_sync.queues.sql_base import Rows, SqlTable
 from jfast_sync.queues.sql_rows import job_row
 
 __all__ = ["SqlInspection"]
@@ -35,14 +35,15 @@ class SqlInspection(SqlTable):
     ) -> list[JobRow]:
         if state is not None and state not in _STATES:
             raise PayloadError(f"{state!r} is not a state of a job; one of {', '.join(_STATES)}")
-        conditions, parameters = "", {}
+        conditions = ""
+        parameters: dict[str, Any] = {}
         for column, value in (("task", task), ("queue", queue), ("tenant_id", tenant_id)):
             if value is not None:
                 conditions += f" AND j.{column} = :{column}"
                 parameters[column] = value
 
-        def look(connection: Connection) -> list[Mapping[str, Any]]:
-            rows: list[Mapping[str, Any]] = []
+        def look(connection: Connection) -> Rows:
+            rows: Rows = []
             for one in (state,) if state is not None else _STATES:
                 if len(rows) < limit:
                     statement = self._sql.listing(one, conditions)
@@ -98,7 +99,8 @@ class SqlInspection(SqlTable):
         mode = connection.execute(text("PRAGMA journal_mode")).scalar()
         if mode == "wal":
             return []
-        return [
+        warning = (
             f"SQLite's journal mode is {mode}, not WAL, on {self.database.path}: its file system may be a network's; "
             "use a local disk"
-        ]
+        )
+        return [warning]

@@ -11,9 +11,12 @@ from jfast_sync.queues.sql_statements import COLUMNS, PRIORITIES, TIMES, Stateme
 
 __all__ = ["statements"]
 
-# An uncorrelated subselect is computed once, before the scan; a bare clock_timestamp() is volatile and no index takes it.
+# An uncorrelated subselect is computed once, before the scan; no index takes a bare, volatile clock_timestamp().
 _NOW: Final = "(SELECT clock_timestamp())"
+# Part of every token: which run of the server the lease was taken from.
+_INCARNATION: Final = "(SELECT '@' || floor(extract(epoch FROM pg_postmaster_start_time()))::text)"
 _DEAD_AT: Final = "coalesce(j.died_at, j.created_at)"
+_MICROSECOND: Final = "'1 microsecond'"
 _EPOCH: Final = "timestamptz 'epoch'"
 
 
@@ -55,7 +58,9 @@ def _filter(queues: int, by_task: bool) -> str:
 def _per_priority(inner: str, queues: int) -> str:
     """Ask each priority (and queue) for its own first rows: delayed rows of a higher one are never walked through."""
     values = ", ".join(f"({priority})" for priority in PRIORITIES)
-    body = f"SELECT found.* FROM unnest(CAST(:queues AS text[])) AS q(queue), LATERAL ({inner}) AS found" if queues else inner
+    body = inner
+    if queues:
+        body = f"SELECT found.* FROM unnest(CAST(:queues AS text[])) AS q(queue), LATERAL ({inner}) AS found"
     return f"(VALUES {values}) AS p(priority), LATERAL ({body}"
 
 
@@ -70,9 +75,10 @@ def _claim(table: str, queues: int, by_task: bool) -> TextClause:
     return text(
         f"WITH due AS MATERIALIZED (SELECT d.id FROM {_per_priority(inner, queues)}{merged}) AS d LIMIT :limit) "
         f"UPDATE {table} AS j SET status = 'running', attempts = least(j.attempts, 2147483646) + 1, "
-        "locked_until = clock_timestamp() + :visibility * interval '1 second', lease_token = CAST(:token AS text) || '.' || j.id, "
+        "locked_until = clock_timestamp() + :visibility * interval '1 second', "
+        f"lease_token = CAST(:token AS text) || '.' || j.id || {_INCARNATION}, "
         "worker = :worker, started_at = clock_timestamp(), cancel_requested = false "
-        f"FROM due WHERE j.id = due.id RETURNING {_ROW}"
+        f"FROM due WHERE j.id = due.id RETURNING {_ROW}, j.lease_token"
     )
 
 
@@ -91,15 +97,18 @@ def _next_due(table: str, queues: int, by_task: bool) -> TextClause:
 
 @cache
 def _dead(table: str, where: str) -> TextClause:
+    conditions = where.format(dead_at=_DEAD_AT, since=f"{_EPOCH} + :since * interval {_MICROSECOND}")
     return text(
         f"SELECT {_ROW}, extract(epoch FROM {_DEAD_AT})::float8 * 1000000 AS died_at, j.traceback FROM {table} AS j "
-        f"WHERE j.status = 'dead'{where.format(dead_at=_DEAD_AT, since=f'{_EPOCH} + :since * interval ' + _MICROSECOND)} "
+        f"WHERE j.status = 'dead'{conditions} "
         f"ORDER BY {_DEAD_AT} DESC, j.id DESC LIMIT :limit"
     )
 
 
-_MICROSECOND: Final = "'1 microsecond'"
-_INSPECTED: Final = f"{_ROW}, j.status, j.worker, {_read('died_at')}, {_read('finished_at')}, clock_timestamp() < j.available_at AS delayed"
+_INSPECTED: Final = (
+    f"{_ROW}, j.status, j.worker, {_read('died_at')}, {_read('finished_at')}, "
+    "clock_timestamp() < j.available_at AS delayed"
+)
 _STATES: Final = {
     "running": ("j.status = 'running'", "j.locked_until"),
     "ready": (f"j.status = 'pending' AND j.available_at <= {_NOW}", "j.priority DESC, j.available_at"),
@@ -119,18 +128,22 @@ def _listing(table: str, state: str, where: str) -> TextClause:
 def statements(table: str) -> Statements:
     """Return the statements for one table."""
     freed = "lease_token = NULL, locked_until = NULL, worker = NULL, cancel_requested = false"
-    revived = "status = 'pending', attempts = 0, lapses = 0, available_at = clock_timestamp(), died_at = NULL"
+    revived = (
+        "status = 'pending', attempts = 0, lapses = 0, available_at = clock_timestamp(), died_at = NULL, "
+        "last_error = NULL, traceback = NULL, snoozed_since = NULL, worker = NULL, lease_token = NULL"
+    )
     token = "id = :id AND lease_token = :token AND status = 'running' AND attempts = :attempts"
     ids = "(SELECT g.id FROM json_to_recordset(CAST(:batch AS json)) AS g(id text))"
     return Statements(
         insert=text(
-            f"INSERT INTO {table} (id, task, payload, queue, priority, attempts, max_attempts, available_at, created_at, "
-            "request_id, tenant_id, trace) "
+            f"INSERT INTO {table} (id, task, payload, queue, priority, attempts, max_attempts, "
+            "available_at, created_at, request_id, tenant_id, trace) "
             "SELECT g.id, g.task, CAST(g.payload AS jsonb), g.queue, g.priority, g.attempts, g.max_attempts, "
-            f"coalesce({_EPOCH} + g.available_at * interval {_MICROSECOND}, "
-            "clock_timestamp() + g.delay * interval '1 second'), clock_timestamp(), "
-            "g.request_id, g.tenant_id, CAST(g.trace AS jsonb) "
-            "FROM json_to_recordset(CAST(:batch AS json)) AS g(id text, task text, payload text, queue text, "
+            f"coalesce({_EPOCH} + g.available_at * interval {_MICROSECOND}, c.at + g.delay * interval '1 second'), "
+            "c.at, g.request_id, g.tenant_id, CAST(g.trace AS jsonb) "
+            # The clock of now, not of when the caller's transaction began, and read once.
+            "FROM (SELECT clock_timestamp() AS at OFFSET 0) AS c "
+            "CROSS JOIN json_to_recordset(CAST(:batch AS json)) AS g(id text, task text, payload text, queue text, "
             "priority smallint, attempts integer, max_attempts integer, available_at float8, delay float8, "
             "request_id text, tenant_id text, trace text) ON CONFLICT (id) DO NOTHING RETURNING id"
         ),
@@ -140,11 +153,13 @@ def statements(table: str) -> Statements:
         recover=text(
             f"WITH lapsed AS MATERIALIZED (SELECT j.id FROM {table} AS j WHERE j.status = 'running' "
             f"AND j.locked_until < {_NOW} "
-            # Leases taken before the server's start could not be renewed while it was away.
-            "AND (SELECT pg_postmaster_start_time() < clock_timestamp() - :grace * interval '1 second') "
+            # A lease taken before the server's last start could not be renewed while it was away.
+            "AND (j.lease_token IS NULL OR j.lease_token LIKE '%' || " + _INCARNATION + " OR "
+            "(SELECT pg_postmaster_start_time() < clock_timestamp() - :grace * interval '1 second')) "
             "ORDER BY j.locked_until LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) "
-            f"UPDATE {table} AS j SET status = 'pending', attempts = least(j.attempts, greatest(j.max_attempts - 1, 0)), "
-            f"lapses = j.lapses + 1, last_error = :error || coalesce(' (' || j.worker || ')', ''), {freed} "
+            f"UPDATE {table} AS j SET status = 'pending', "
+            f"attempts = least(j.attempts, greatest(j.max_attempts - 1, 0)), lapses = j.lapses + 1, "
+            f"last_error = :error || coalesce(' (' || j.worker || ')', ''), {freed} "
             "FROM lapsed WHERE j.id = lapsed.id RETURNING j.id"
         ),
         # FOR UPDATE, because a foreign key's lock on the row would make the DELETE wait.
@@ -167,7 +182,8 @@ def statements(table: str) -> Statements:
         ),
         bury=_settled(
             table,
-            f"status = 'dead', {freed}, died_at = clock_timestamp(), last_error = held.error, traceback = held.traceback",
+            f"status = 'dead', {freed}, died_at = clock_timestamp(), "
+            "last_error = held.error, traceback = held.traceback",
             "error text",
             "traceback text",
         ),

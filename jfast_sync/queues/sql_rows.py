@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ __all__ = [
     "lenient_job_of",
     "micros",
     "moment",
-    "row_token",
     "settled_fields",
     "storable",
 ]
@@ -138,18 +137,13 @@ def job_of(row: Mapping[str, Any]) -> Job:
     )
 
 
-def row_token(row: Mapping[str, Any], claim: str) -> str:
-    """Return the token of one row of a claim: the claim's own text and the row's id, as the statement wrote it."""
-    return f"{claim}.{row['id']}"
-
-
-def lease_of(row: Mapping[str, Any], claim: str) -> Lease:
+def lease_of(row: Mapping[str, Any]) -> Lease:
     """Rebuild what a claim returned; raises as :func:`job_of`."""
     claimed_at = moment(row["started_at"])
     assert claimed_at is not None
     return Lease(
         job=job_of(row),
-        token=row_token(row, claim),
+        token=row["lease_token"],
         claimed_at=claimed_at,
         lapses=row["lapses"],
         snoozed_since=moment(row["snoozed_since"]),

@@ -1,4 +1,7 @@
-"""The queue's statements on SQLite: one writer at a time, so nothing has to be skipped; the caller's clock as ``:now``."""
+"""The queue's statements on SQLite: one writer at a time, so no row has to be skipped; the clock comes as ``:now``.
+
+Statements that only read begin with SELECT: nothing else runs without the write lock (``sql/sqlite_transactions``).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ __all__ = ["statements"]
 _DEAD_AT: Final = "coalesce(j.died_at, j.created_at)"
 _ROW: Final = ", ".join(f"j.{column}" for column in COLUMNS)
 _RETURNED: Final = ", ".join(COLUMNS)
+
+
+def _fields(*names: str) -> str:
+    return ", ".join(f"json_extract(value, '$.{name}')" for name in names)
 
 
 def _given(*columns: str) -> str:
@@ -35,7 +42,7 @@ def _of_batch(table: str) -> str:
     )
 
 
-def _branches(table: str, columns: str, when: str, limit: str, queues: int, by_task: bool) -> str:
+def _branches(table: str, columns: str, queues: int, by_task: bool) -> str:
     """Each priority (and queue) asked for its own first rows; CROSS JOIN keeps SQLite from turning the loops around."""
     values = ", ".join(f"({priority})" for priority in PRIORITIES)
     task = " AND j.task IN (SELECT value FROM json_each(:tasks))" if by_task else ""
@@ -44,7 +51,7 @@ def _branches(table: str, columns: str, when: str, limit: str, queues: int, by_t
         return (
             f"SELECT {columns} FROM (WITH p(priority) AS (VALUES {values}) SELECT priority FROM p) AS p "
             f"CROSS JOIN {table} AS j INDEXED BY {table}_{index} WHERE j.status = 'pending' "
-            f"AND j.priority = p.priority AND {when}{queue}{task} LIMIT {limit}"
+            f"AND j.priority = p.priority AND j.available_at <= :now{queue}{task} LIMIT :limit"
         )
 
     if not queues:
@@ -55,15 +62,14 @@ def _branches(table: str, columns: str, when: str, limit: str, queues: int, by_t
 
 @cache
 def _claim(table: str, queues: int, by_task: bool) -> TextClause:
-    found = _branches(
-        table, "j.id AS id, j.priority AS priority, j.available_at AS due", "j.available_at <= :now", ":limit", queues, by_task
-    )
+    columns = "j.id AS id, j.priority AS priority, j.available_at AS due"
+    found = _branches(table, columns, queues, by_task)
     order = " ORDER BY priority DESC, due LIMIT :limit" if queues else ""
     return text(
         f"UPDATE {table} SET status = 'running', attempts = min(attempts, 2147483646) + 1, "
-        "locked_until = :now + CAST(:visibility * 1000000 AS INTEGER), lease_token = :token || '.' || id, worker = :worker, "
-        "started_at = :now, cancel_requested = 0 "
-        f"WHERE id IN (SELECT id FROM ({found}){order}) RETURNING {_RETURNED}"
+        "locked_until = :now + CAST(:visibility * 1000000 AS INTEGER), lease_token = :token || '.' || id, "
+        "worker = :worker, started_at = :now, cancel_requested = 0 "
+        f"WHERE id IN (SELECT id FROM ({found}){order}) RETURNING {_RETURNED}, lease_token"
     )
 
 
@@ -84,7 +90,7 @@ def _next_due(table: str, queues: int, by_task: bool) -> TextClause:
     else:
         firsts = [first("", "due_idx")]
     each = " UNION ALL ".join(f"SELECT {one} AS due FROM p" for one in firsts)
-    return text(f"WITH p(priority) AS (VALUES {values}) SELECT (min(due) - :now) / 1000000.0 FROM ({each})")
+    return text(f"SELECT (min(due) - :now) / 1000000.0 FROM (WITH p(priority) AS (VALUES {values}) {each})")
 
 
 @cache
@@ -116,17 +122,19 @@ def _listing(table: str, state: str, where: str) -> TextClause:
 def statements(table: str) -> Statements:
     """Return the statements for one table."""
     freed = "lease_token = NULL, locked_until = NULL, worker = NULL, cancel_requested = 0"
-    revived = "status = 'pending', attempts = 0, lapses = 0, available_at = :now, died_at = NULL"
+    revived = (
+        "status = 'pending', attempts = 0, lapses = 0, available_at = :now, died_at = NULL, "
+        "last_error = NULL, traceback = NULL, snoozed_since = NULL, worker = NULL, lease_token = NULL"
+    )
     token = "id = :id AND lease_token = :token AND status = 'running' AND attempts = :attempts"
     ids = "(SELECT json_extract(value, '$.id') FROM json_each(:batch))"
     return Statements(
         insert=text(
-            f"INSERT INTO {table} (id, task, payload, queue, priority, attempts, max_attempts, available_at, created_at, "
-            "request_id, tenant_id, trace) "
-            "SELECT json_extract(value, '$.id'), json_extract(value, '$.task'), json_extract(value, '$.payload'), json_extract(value, '$.queue'), "
-            "json_extract(value, '$.priority'), json_extract(value, '$.attempts'), json_extract(value, '$.max_attempts'), "
-            "coalesce(json_extract(value, '$.available_at'), :now + CAST(json_extract(value, '$.delay') * 1000000 AS INTEGER)), :now, "
-            "json_extract(value, '$.request_id'), json_extract(value, '$.tenant_id'), json_extract(value, '$.trace') "
+            f"INSERT INTO {table} (id, task, payload, queue, priority, attempts, max_attempts, "
+            "request_id, tenant_id, trace, available_at, created_at) "
+            f"SELECT {_fields('id', 'task', 'payload', 'queue', 'priority', 'attempts', 'max_attempts')}, "
+            f"{_fields('request_id', 'tenant_id', 'trace')}, "
+            f"coalesce({_fields('available_at')}, :now + CAST({_fields('delay')} * 1000000 AS INTEGER)), :now "
             "FROM json_each(:batch) WHERE true ON CONFLICT (id) DO NOTHING RETURNING id"
         ),
         claim=partial(_claim, table),
@@ -179,7 +187,7 @@ def statements(table: str) -> Statements:
         ),
         record=text(
             f"INSERT INTO {table}_counters AS c (task, done, failed) "
-            "SELECT json_extract(value, '$.task'), json_extract(value, '$.done'), json_extract(value, '$.failed') FROM json_each(:batch) WHERE true "
+            f"SELECT {_fields('task', 'done', 'failed')} FROM json_each(:batch) WHERE true "
             "ON CONFLICT (task) DO UPDATE SET done = c.done + excluded.done, failed = c.failed + excluded.failed"
         ),
         counts=text(

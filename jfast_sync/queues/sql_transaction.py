@@ -25,10 +25,6 @@ class SqlTransactions(SqlTable):
 
     keep_done: float = 0.0
 
-    def notify(self) -> None:
-        """Wake idle claimers after a commit."""
-        raise NotImplementedError
-
     def shares(self, session: Session) -> bool:
         try:
             engine = session.get_bind().engine

@@ -9,13 +9,13 @@ import contextlib
 import hashlib
 import logging
 import os
-import random
+import secrets
 import select
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -83,8 +83,10 @@ class Doorbell:
         return _STOP in rung
 
     def close(self) -> None:
-        for descriptor in (self._writer, self._reader):
-            with contextlib.suppress(OSError):
+        # Forgotten before they are closed: closed twice, the number may be somebody else's file by then.
+        descriptors, self._reader, self._writer = (self._reader, self._writer), -1, -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
                 os.close(descriptor)
 
 
@@ -223,7 +225,7 @@ class SqliteListener:
         found = self._folder.lstat()
         if found.st_uid != os.getuid() or not self._folder.is_dir() or self._folder.is_symlink():
             raise OSError(f"{self._folder} belongs to somebody else")
-        self._at = self._folder / f"{os.getpid()}-{random.getrandbits(32):08x}"
+        self._at = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind(str(self._at))
@@ -235,18 +237,19 @@ class SqliteListener:
                     pass
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self._at is not None:
+        opened, self._socket = self._socket, None
+        if opened is not None:
+            opened.close()
+        at, self._at = self._at, None
+        if at is not None:
             with contextlib.suppress(OSError):
-                self._at.unlink()
+                at.unlink()
 
 
 def ring_sqlite(path: str) -> None:
     """Send a byte to every claimer that waits on the database's file; a socket nobody has open is removed."""
     with contextlib.suppress(OSError):
-        sockets = list(_sockets(path))
+        sockets = list(_folder(path).iterdir())
         if not sockets:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -255,17 +258,11 @@ def ring_sqlite(path: str) -> None:
                 _send(sender, at)
 
 
-def _sockets(path: str) -> Iterator[str]:
-    with contextlib.suppress(FileNotFoundError), os.scandir(_folder(path)) as entries:
-        for entry in entries:
-            yield entry.path
-
-
-def _send(sender: socket.socket, at: str) -> None:
+def _send(sender: socket.socket, at: Path) -> None:
     try:
-        sender.sendto(_LOOK, at)
+        sender.sendto(_LOOK, str(at))
     except (ConnectionRefusedError, FileNotFoundError):
         with contextlib.suppress(OSError):
-            os.unlink(at)
+            at.unlink()
     except OSError:
         pass  # full: it will look anyway

@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError, TimeoutError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool, SingletonThreadPool, StaticPool
 
@@ -143,7 +144,7 @@ class Database:
             if not committing and (is_lost(exc) or is_passing(exc)):
                 raise _Again(exc) from exc
             raise translate(exc) from exc
-        except TimeoutError as exc:
+        except PoolTimeout as exc:
             raise translate(exc) from exc
 
     def check(self, timeout: float = 2.0) -> None:
@@ -214,11 +215,13 @@ def _own_engines(url: URL, size: int, pgbouncer: bool, name: str) -> tuple[Engin
         arguments = {key: value for key, value in arguments.items() if key not in url.query}
         if pgbouncer:
             arguments["prepare_threshold"] = None
-    make = partial(
-        create_engine, url, connect_args=arguments, poolclass=QueuePool, hide_parameters=True, pool_timeout=30
-    )
-    sessions = make(pool_size=size, max_overflow=0 if size != _SESSIONS else _SESSIONS)
-    control = make(pool_size=_CONTROL, max_overflow=_CONTROL)
+    make = partial(create_engine, url, poolclass=QueuePool, hide_parameters=True, pool_timeout=30)
+    sessions = make(pool_size=size, max_overflow=0 if size != _SESSIONS else _SESSIONS, connect_args=arguments)
+    if url.get_backend_name() == "postgresql" and not pgbouncer:
+        # A plan made for an empty queue must not stay when it is full: the queue's statements go by their indexes.
+        given = str(url.query.get("options", ""))
+        arguments = {**arguments, "options": f"{given} -c enable_seqscan=off -c jit=off".strip()}
+    control = make(pool_size=_CONTROL, max_overflow=_CONTROL, connect_args=arguments)
     for engine in (sessions, control):
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", partial(sqlite_transactions.configure, busy_timeout=_BUSY_TIMEOUT))
@@ -227,6 +230,8 @@ def _own_engines(url: URL, size: int, pgbouncer: bool, name: str) -> tuple[Engin
             event.listen(engine, "handle_error", _see_lost)
             event.listen(engine, "checkin", _note_idle)
             event.listen(engine, "checkout", _probe_idle)
+            event.listen(engine, "before_cursor_execute", _note_search_path)
+            event.listen(engine, "reset", _reset_search_path)
     return sessions, control
 
 
@@ -259,6 +264,19 @@ def _see_lost(context: Any) -> None:
         context.is_disconnect = True
 
 
+def _note_search_path(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+    if "search_path" in statement.lower():
+        connection.info["jfast_search_path"] = True
+
+
+def _reset_search_path(connection: Any, record: Any, _state: Any) -> None:
+    """Take back what a handler's SET search_path left on the connection, before somebody else gets it."""
+    if record.info.pop("jfast_search_path", False):
+        connection.rollback()
+        connection.execute("RESET search_path")
+        connection.commit()
+
+
 _IDLE: Final = 10.0
 
 
@@ -271,8 +289,6 @@ def _probe_idle(connection: Any, entry: Any, _fairy: Any) -> None:
     since = entry.info.get("jfast_idle_since")
     if since is None or time.monotonic() - since < _IDLE:
         return
-    from sqlalchemy.exc import DisconnectionError
-
     try:
         connection.execute("SELECT 1")
         connection.rollback()

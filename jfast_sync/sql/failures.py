@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, TimeoutError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from jfast_sync.errors import JFastError, SchemaError, UnavailableError
 from jfast_sync.redact import error_text
@@ -34,7 +35,8 @@ def sqlstate(exc: BaseException) -> str | None:
 def is_lost(exc: DBAPIError) -> bool:
     """Say whether the connection is of no more use: cut, on a server gone read-only, or with a stale plan."""
     state = sqlstate(exc)
-    return exc.connection_invalidated or state == _READ_ONLY or (state == _STALE_PLAN and "cached plan" in str(exc.orig))
+    stale = state == _STALE_PLAN and "cached plan" in str(exc.orig)
+    return exc.connection_invalidated or stale or state == _READ_ONLY
 
 
 def is_passing(exc: DBAPIError) -> bool:
@@ -46,7 +48,7 @@ def translate(exc: Exception) -> Exception:
     """Return our exception for a driver's; what is neither ours nor a driver's comes back unchanged."""
     if isinstance(exc, JFastError):
         return exc
-    if isinstance(exc, TimeoutError):
+    if isinstance(exc, PoolTimeout):
         return UnavailableError("every database connection was in use for too long; raise [plugin.database] pool_size")
     if not isinstance(exc, DBAPIError):
         return exc
@@ -64,7 +66,7 @@ def translated() -> Iterator[None]:
     """Raise our exceptions for a driver's inside the block, ``from`` the original."""
     try:
         yield
-    except (DBAPIError, TimeoutError) as exc:
+    except (DBAPIError, PoolTimeout) as exc:
         raise translate(exc) from exc
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, text
@@ -70,10 +71,10 @@ def upgrade(database: Database, table: str = _DEFAULT) -> list[str]:
     done: list[str] = []
     for part in components(table):
         # Looked at without the lock first: at nearly every start there is nothing to do.
-        found = database.transact(lambda connection, part=part: _status(connection, part))
+        found = database.transact(partial(_status, part=part))
         _refuse_newer(found)
         if not found.current:
-            done += database.transact(lambda connection, part=part: _upgrade(connection, part))
+            done += database.transact(partial(_upgrade, part=part))
     return done
 
 

@@ -49,7 +49,9 @@ def table_name(name: str) -> str:
         ConfigError: it holds anything but a-z, 0-9 and _, starts with a digit or is longer than 41 characters.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot be a table's name: use a-z, 0-9 and _, not a digit first, up to 41 characters")
+        raise ConfigError(
+            f"{name!r} cannot be a table's name: use a-z, 0-9 and _, not a digit first, up to 41 characters"
+        )
     return name
 
 

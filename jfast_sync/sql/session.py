@@ -68,6 +68,7 @@ class AttemptTransaction:
     """
 
     def __init__(self, database: Database, tenant_id: str | None = None) -> None:
+        self.tenant_id = tenant_id
         self._database = database
         self._lock = threading.Lock()
         self._open = True
@@ -80,8 +81,9 @@ class AttemptTransaction:
         except BaseException:
             _give(self._key)
             raise
-        self._driver: Any = self._connection.connection.driver_connection
-        self._backend: int | None = self._driver.info.backend_pid if database.dialect == "postgresql" else None
+        driver: Any = self._connection.connection.driver_connection
+        self._driver = driver
+        self._backend: int | None = driver.info.backend_pid if database.dialect == "postgresql" else None
         self.session = Session(self._connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
         self.session.info[_JOINED] = True
 

@@ -19,6 +19,8 @@ __all__ = ["configure", "take_over"]
 
 _PENDING: Final = "jfast_savepoints"
 _READ: Final = re.compile(r"\s*(?:SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
+_WITH: Final = re.compile(r"\s*WITH\b", re.IGNORECASE)
+_WRITES: Final = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE)\b", re.IGNORECASE)
 _SAVEPOINT: Final = re.compile(r"\s*(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT)\s+(\S+)\s*$", re.IGNORECASE)
 _NOTHING: Final = "SELECT 1 WHERE 0"
 
@@ -59,7 +61,7 @@ def _before(
     connection: Connection, cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
 ) -> tuple[str, Any]:
     pending: list[str] | None = connection.info.get(_PENDING)
-    if pending is None or _READ.match(statement):
+    if pending is None or _reads(statement):
         return statement, parameters
     savepoint = _SAVEPOINT.match(statement)
     if savepoint is not None:
@@ -70,6 +72,11 @@ def _before(
     for name in pending:
         cursor.execute(f"SAVEPOINT {name}")
     return statement, parameters
+
+
+def _reads(statement: str) -> bool:
+    """Say whether a statement surely only reads; in doubt it writes."""
+    return bool(_READ.match(statement) or (_WITH.match(statement) and not _WRITES.search(statement)))
 
 
 def _postponed(pending: list[str], verb: str, name: str) -> bool:
