@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,7 @@ from jfast_sync_cli.payloads import read_object
 if TYPE_CHECKING:
     from jfast_sync.app import JFast
     from jfast_sync.job import Job
+    from jfast_sync_cli.order import Order
 
 __all__ = ["enqueue_lines"]
 
@@ -25,13 +26,13 @@ _CHUNK = 1000  # jobs in one transaction
 _IN_MEMORY = 8 * 1024 * 1024  # bytes of the standard input that are kept in memory; more goes to a temporary file
 
 
-def enqueue_lines(app: JFast, source: str, fields: dict[str, Any], *, id_prefix: str | None, quiet: bool) -> int:
+def enqueue_lines(app: JFast, order: Order, source: str, *, id_prefix: str | None, quiet: bool) -> int:
     """Store one job per line and return how many.
 
     Args:
         app: the app to enqueue with.
+        order: what the jobs have in common.
         source: a file's path, or ``-`` for the standard input.
-        fields: the job's fields apart from payload and id.
         id_prefix: makes the id of line 7 ``<prefix>-7``, so that the same command can be repeated.
         quiet: no progress bar.
 
@@ -41,11 +42,11 @@ def enqueue_lines(app: JFast, source: str, fields: dict[str, Any], *, id_prefix:
     """
     with _opened(source) as (file, name):
         try:
-            total = sum(1 for _ in _jobs(app, file, name, fields, id_prefix))
+            total = sum(1 for _ in _jobs(app, order, file, name, id_prefix))
         except click.ClickException as exc:
             raise click.ClickException(f"{exc.message}; nothing was stored") from exc
         file.seek(0)
-        prepared = _jobs(app, file, name, fields, id_prefix)
+        prepared = _jobs(app, order, file, name, id_prefix)
         # The bar goes to stderr, and only where a person looks at it.
         with click.progressbar(
             length=total, label="Enqueuing", file=sys.stderr, hidden=quiet or not sys.stderr.isatty()
@@ -77,20 +78,16 @@ def _store(app: JFast, jobs: list[Job], name: str, stored: int, last: int, id_pr
         ) from exc
 
 
-def _jobs(
-    app: JFast, file: IO[bytes], name: str, fields: dict[str, Any], id_prefix: str | None
-) -> Iterator[tuple[int, Job]]:
+def _jobs(app: JFast, order: Order, file: IO[bytes], name: str, id_prefix: str | None) -> Iterator[tuple[int, Job]]:
     from jfast_sync.errors import PayloadError
-    from jfast_sync.job import Job
 
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         place = f"{name}:{number}"
         payload = read_object(line, place)
-        named: dict[str, Any] = {"id": f"{id_prefix}-{number}"} if id_prefix is not None else {}
         try:
-            job = app.queue.prepare(Job(**fields, **named, payload=payload))
+            job = app.queue.prepare(order.job(payload, None if id_prefix is None else f"{id_prefix}-{number}"))
         except PayloadError as exc:
             raise click.ClickException(f"{place}: {exc}") from exc
         yield number, job

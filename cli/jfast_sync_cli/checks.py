@@ -135,7 +135,8 @@ def _tasks(invocation: Invocation) -> Iterator[Finding]:
 
 
 def _database(config: Config, database: Database) -> Iterator[Finding]:
-    shown = mask_dsn(database.engine.url.render_as_string(hide_password=True))
+    url = database.engine.url
+    shown = mask_dsn(url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True))
     try:
         database.check(timeout=_PATIENCE)
         version = database.transact(lambda connection: connection.dialect.server_version_info) or ()

@@ -34,7 +34,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         findings.append(finding)
         if not as_json:
             mark = click.style(_MARKS[finding.status], fg=_COLOURS[finding.status])
-            click.echo(f"{mark} {finding.name:<9} {plain(finding.detail)}")
+            click.echo(f"{mark} {finding.name:<9} {plain(' '.join(finding.detail.split()))}")
             if finding.fix:
                 click.echo(f"                fix: {plain(finding.fix)}")
     failed = sum(finding.status == "fail" for finding in findings)

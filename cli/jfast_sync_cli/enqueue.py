@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from jfast_sync_cli.bulk import enqueue_lines
-from jfast_sync_cli.frame import Invocation, nearest
+from jfast_sync_cli.frame import Invocation
 from jfast_sync_cli.options import DURATION, INSTANT, json_option, project_options
 from jfast_sync_cli.payloads import read_argument
 from jfast_sync_cli.project import open_app
 from jfast_sync_cli.show import print_json
-
-if TYPE_CHECKING:
-    from jfast_sync.app import JFast
 
 __all__ = ["enqueue"]
 
@@ -60,46 +57,19 @@ def enqueue(
         raise click.UsageError("give one payload or --lines, not both")
     if given["delay"] is not None and given["available_at"] is not None:
         raise click.UsageError("give --delay or --at, not both")
+    from jfast_sync_cli.order import order
+
     with open_app(invocation) as app:
-        _refuse_memory(app)
-        fields = {"task": task} | _options(app, task, given, force=force)
+        ordered = order(app, task, given, force=force)
         if lines is not None:
-            stored = enqueue_lines(app, lines, fields, id_prefix=job_id, quiet=as_json)
+            stored = enqueue_lines(app, ordered, lines, id_prefix=job_id, quiet=as_json)
             if as_json:
                 print_json({"task": task, "jobs": stored})
             else:
                 click.echo(f"{stored} job{'' if stored == 1 else 's'} enqueued.")
             return
-        from jfast_sync.job import Job
-
-        named: dict[str, Any] = {"id": job_id} if job_id is not None else {}
-        stored_id = app.queue.enqueue(Job(**fields, **named, payload=read_argument(payload)))
+        stored_id = app.queue.enqueue(ordered.job(read_argument(payload), job_id))
         if as_json:
             print_json({"id": stored_id, "task": task})
         else:
             click.echo(stored_id)
-
-
-def _refuse_memory(app: JFast) -> None:
-    if app.queue.backend.backend == "memory":
-        raise click.ClickException(
-            '[plugin.queue] backend = "memory" keeps jobs inside the process that runs them: a job of this command '
-            "would be gone when it ends"
-        )
-
-
-def _options(app: JFast, task: str, given: dict[str, Any], *, force: bool) -> dict[str, Any]:
-    """What was given, over what the task's declaration says."""
-    known = app.tasks.find(task)
-    if known is None and not force:
-        names = app.tasks.names()
-        hint = nearest(task, names) or ("" if names else "; this project declares no task")
-        raise click.ClickException(
-            f"there is no task {task!r} here{hint}; to enqueue it for another service, add --force"
-        )
-    own = {} if known is None else {"queue": known.queue, "priority": known.priority}
-    return {name: value for name, value in (own | _set(given)).items() if value is not None}
-
-
-def _set(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}

@@ -103,6 +103,31 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_nothing_is(project: Proj
     assert project.ok("jobs", "list", "--json").json == []
 
 
+def test_a_payload_that_does_not_fit_its_task_is_refused(project: Project) -> None:
+    project.tasks(
+        """
+        from dataclasses import dataclass
+        from jfast_sync.tasks import task
+
+        @dataclass
+        class Invoice:
+            number: int
+
+        @task("typed.send")
+        def send(invoice: Invoice): ...
+        """,
+        module="typed",
+    )
+    refused = project.run("enqueue", "typed.send", '{"number": "seven"}')
+    assert refused.code == 1
+    assert "number" in refused.err
+    refused = project.run("enqueue", "typed.send", "--lines", "-", text='{"number": 1}\n{"nummer": 2}\n')
+    assert refused.code == 1
+    assert "standard input:2: " in refused.err
+    assert project.ok("jobs", "list", "--json").json == []
+    project.ok("enqueue", "typed.send", '{"number": 7}')
+
+
 def test_five_megabytes_are_too_large(project: Project) -> None:
     (project.folder / "big.json").write_text(json.dumps({"text": "x" * 5_000_000}))
     refused = project.run("enqueue", "shop.hello", "@big.json")
