@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +22,8 @@ from jfast_sync.redact import error_text
 from jfast_sync.tasks.registry import Registry
 
 if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication, WSGIEnvironment
+
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session
 
@@ -161,6 +164,20 @@ class JFast:
             return context.current_job().cancelled
         except NotInJobError:
             return False
+
+    def wsgi(
+        self, app: WSGIApplication, *, tenant: Callable[[WSGIEnvironment], str | None] | None = None, prefix: str = ""
+    ) -> WSGIApplication:
+        """Wrap any WSGI app: its requests get an id, a tenant and this context; ``/ready`` and ``/queue/stats`` answer.
+
+        Args:
+            app: the app to wrap. A Flask app takes ``jfast_sync.flask.JFast`` instead.
+            tenant: called with the environment of every request; returns the tenant or None.
+            prefix: put before the two paths, for example ``"/internal"``.
+        """
+        # By name, because the web room stands above this one and is loaded only where it is wanted.
+        wrapped: WSGIApplication = import_module("jfast_sync.web.wsgi").wrap(self, app, tenant=tenant, prefix=prefix)
+        return wrapped
 
     # --- start and stop --------------------------------------------------------------------------------------
 
