@@ -76,6 +76,17 @@ def test_the_readme_works_as_written(tmp_path: Path) -> None:
     connection.close()
 
 
+def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    said = follow("docs/tutorial.md", tmp_path)
+    assert "orders.tell_customer" in said["jfast-sync tasks"]
+    assert said["jfast-sync jobs dead"] == "No dead letters.\n"
+    assert said["jfast-sync jobs retry --all --task orders.tell_customer"] == "1 dead letter retried.\n"
+    assert (tmp_path / "letter-1.txt").exists()
+    with sqlite3.connect(tmp_path / "jfast.db") as connection:
+        assert connection.execute("SELECT count FROM stock").fetchall() == [(5,)]  # 10 - 1 - 1 - 3
+    connection.close()
+
+
 def test_the_readme_begins_with_the_two_commands() -> None:
     install, test = [text for kind, text in blocks("README.md") if kind == "sh"][:2]
     assert install == "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/jfast-sync demo\n"
