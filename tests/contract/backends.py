@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, LiteralString
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from jfast_sync.sql.engine import Database
+    from tests.servers import Proxy
 
 VISIBILITY: Final = 60.0
+#: Legal JSON, and legal jsonb, that Python refuses to read: see sys.set_int_max_str_digits().
+TOO_MANY_DIGITS: Final = b'{"a": 1' + b"0" * 5000 + b"}"
 
 
 class DistinctIds:
@@ -61,10 +64,15 @@ class Backend(ABC):
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[type]]
-    #: part of what `put_undecodable` stores, which the dead letter's `raw` must still hold
-    undecodable: ClassVar[bytes] = b'{"a":'
+    #: The fixtures that give the URL of an empty store, and of one that was never set up where that is another;
+    #: None where the harness is made without a URL.
+    url: ClassVar[str | None] = None
+    bare_url: ClassVar[str | None] = None
+    #: Ways in which a stored job can be undecodable, and what of each the dead letter's `raw` must still hold.
+    undecodable: ClassVar[Mapping[str, bytes]]
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "") -> None:
+        self.dsn = url
         self._queues: list[Queue] = []
 
     def open(self, *, patient: bool = False, **options: Any) -> Any:
@@ -94,8 +102,11 @@ class Backend(ABC):
         """Let this much time pass for everything stored, without waiting for it."""
 
     @abstractmethod
-    def put_undecodable(self, task: str = "broken") -> None:
-        """Store a due job that cannot be decoded."""
+    def put_undecodable(self, kind: str | None = None) -> None:
+        """Store a due job that cannot be decoded, in one of the ways of `undecodable`; None takes the first."""
+
+    def _body(self, kind: str | None) -> bytes:
+        return self.undecodable[kind] if kind is not None else next(iter(self.undecodable.values()))
 
     def close(self) -> None:
         """Close every queue."""
@@ -106,9 +117,17 @@ class Backend(ABC):
 class MemoryBackend(Backend):
     name = "memory"
     capabilities = frozenset({DeadLetters, Inspectable, DistinctIds})
+    undecodable = {
+        "not JSON": b'{"a":',
+        "not an object": b"[1, 2]",
+        "too many digits": TOO_MANY_DIGITS,
+        "too deep": b"[" * 100_000,
+        "not text": b'{"id": "x\xff"}',
+        "no task": b'{"id": "x"}',
+    }
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, url: str = "") -> None:
+        super().__init__(url)
         self.clock = FakeClock()
         self.store = MemoryStore()
         self.clock.watch(self._tell)
@@ -129,10 +148,10 @@ class MemoryBackend(Backend):
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    def put_undecodable(self, task: str = "broken") -> None:
-        job = Job(task=task, max_attempts=3)
+    def put_undecodable(self, kind: str | None = None) -> None:
+        job = Job(task="broken", max_attempts=3)
         self.open().enqueue([job])
-        self.store.rows[job.id].wire = self.undecodable
+        self.store.rows[job.id].wire = self._body(kind)
 
 
 class SqlBackend(Backend):
@@ -140,9 +159,8 @@ class SqlBackend(Backend):
 
     capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SharesTransaction})
 
-    def __init__(self, dsn: str) -> None:
-        super().__init__()
-        self.dsn = dsn
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
         self._databases: list[Database] = []
         self._application: Database | None = None
 
@@ -171,13 +189,16 @@ class SqlBackend(Backend):
         with self._application.session() as session:
             yield session
 
-    def put_undecodable(self, task: str = "broken") -> None:
-        job = Job(task=task, max_attempts=3)
+    #: What makes bytes a payload, as SQL.
+    _payload: ClassVar[str] = "CAST(convert_from(:payload, 'UTF8') AS jsonb)"
+
+    def put_undecodable(self, kind: str | None = None) -> None:
+        job = Job(task="broken", max_attempts=3)
         self.open().enqueue([job])
         with self.session() as session:
             session.execute(
-                text("UPDATE jfast_jobs SET payload = :payload WHERE id = :id"),
-                {"payload": self.undecodable.decode(), "id": job.id},
+                text(f"UPDATE jfast_jobs SET payload = {self._payload} WHERE id = :id"),
+                {"payload": self._body(kind), "id": job.id},
             )
 
     def close(self) -> None:
@@ -188,9 +209,18 @@ class SqlBackend(Backend):
 
 class SqliteBackend(SqlBackend):
     name = "sqlite"
+    url = "sqlite_dsn"
+    undecodable = {
+        "not JSON": b'{"a":',
+        "not an object": b"[1, 2]",
+        "too many digits": TOO_MANY_DIGITS,
+        "too deep": b"[" * 100_000,
+        "not text": b'{"x": "\xff"}',
+    }
+    _payload = "CAST(:payload AS text)"
 
-    def __init__(self, dsn: str) -> None:
-        super().__init__(dsn)
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
         self.clock = FakeClock()
 
     def _extra(self) -> dict[str, Any]:
@@ -207,15 +237,20 @@ class PostgresBackend(SqlBackend):
     """The database's clock decides, so time passes by moving every stored instant into the past."""
 
     name = "postgresql"
+    url = "emptied_postgres_dsn"
+    bare_url = "postgres_dsn"
     capabilities = SqlBackend.capabilities | {RowLocks, Server}
-    # Legal jsonb that Python refuses to read: more digits than sys.set_int_max_str_digits() allows.
-    undecodable = b'{"a": 1' + b"0" * 5000 + b"}"
+    undecodable = {"too many digits": TOO_MANY_DIGITS, "not an object": b"[1, 2]", "a bare text": b'"x"'}
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._direct = url
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
     def pass_time(self, seconds: float) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with psycopg.connect(self._direct, autocommit=True) as connection:
             found = connection.execute(
                 "SELECT column_name FROM information_schema.columns"
                 " WHERE table_name = 'jfast_jobs' AND data_type = 'timestamp with time zone'"
@@ -223,13 +258,9 @@ class PostgresBackend(SqlBackend):
             columns = ", ".join(f"{name} = {name} - make_interval(secs => {float(seconds)})" for (name,) in found)
             connection.execute(f"UPDATE jfast_jobs SET {columns}")
 
-    def put_undecodable(self, task: str = "broken") -> None:
-        job = Job(task=task, max_attempts=3)
-        self.open().enqueue([job])
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(
-                "UPDATE jfast_jobs SET payload = %s::jsonb WHERE id = %s", (self.undecodable.decode(), job.id)
-            )
+    def behind(self, proxy: Proxy) -> None:
+        """Have every queue opened from now on reach the server through `proxy`."""
+        self.dsn = proxy.dsn(self._direct)
 
     def open_unreachable(self) -> Queue:
         """Open a queue whose server is not there."""
@@ -244,7 +275,7 @@ class PostgresBackend(SqlBackend):
     def row_locked(self, job_id: str, strength: LiteralString = "UPDATE") -> Iterator[None]:
         """Hold the job's row in a transaction that is nobody's of the library."""
         statement = f"SELECT id FROM jfast_jobs WHERE id = %s FOR {strength}"
-        with psycopg.connect(self.dsn) as connection:
+        with psycopg.connect(self._direct) as connection:
             locked = connection.execute(statement, (job_id,)).fetchall()
             assert locked == [(job_id,)]
             yield

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.contract.backends import BACKENDS, Backend, MemoryBackend, PostgresBackend, SqliteBackend
+from tests.contract.backends import BACKENDS, Backend
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import PostgresServer
 
@@ -33,20 +33,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """The store under test, empty; every queue a test opens on it is closed at the end."""
-    made = _make(request)
+    kind: type[Backend] = request.param
+    bare = request.node.get_closest_marker("bare") is not None
+    url = kind.bare_url if bare and kind.bare_url else kind.url
+    made = kind(request.getfixturevalue(url)) if url else kind()
     yield made
     made.close()
-
-
-def _make(request: pytest.FixtureRequest) -> Backend:
-    kind: type[Backend] = request.param
-    if issubclass(kind, PostgresBackend):
-        bare = request.node.get_closest_marker("bare") is not None
-        return kind(request.getfixturevalue("postgres_dsn" if bare else "emptied_postgres_dsn"))
-    if issubclass(kind, SqliteBackend):
-        return kind(request.getfixturevalue("sqlite_dsn"))
-    assert issubclass(kind, MemoryBackend)
-    return kind()
 
 
 @pytest.fixture(scope="session")

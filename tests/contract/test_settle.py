@@ -101,6 +101,17 @@ def test_snoozing_counts_from_the_first_snooze(backend: Backend, queue: Any) -> 
     assert abs((third.claimed_at - third.snoozed_since) - seconds(202)) < seconds(20)
 
 
+def test_a_failure_between_two_snoozes_does_not_start_the_age_again(backend: Backend, queue: Any) -> None:
+    put(queue, max_attempts=5)
+    settle(queue, take_one(queue), Retry(100, refund=True, snooze=True))
+    for outcome in (Retry(0, error="ValueError: no"), Release(), Retry(0, refund=True)):
+        backend.pass_time(101)
+        settle(queue, take_one(queue), outcome)
+    lease = take_one(queue)
+    assert lease.snoozed_since is not None
+    assert abs((lease.claimed_at - lease.snoozed_since) - seconds(303)) < seconds(20)
+
+
 def test_release_gives_the_attempt_back_at_once(queue: Any) -> None:
     put(queue, max_attempts=1)
     for _ in range(5):
