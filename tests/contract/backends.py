@@ -240,7 +240,17 @@ class PostgresBackend(SqlBackend):
     url = "emptied_postgres_dsn"
     bare_url = "postgres_dsn"
     capabilities = SqlBackend.capabilities | {RowLocks, Server}
-    undecodable = {"too many digits": TOO_MANY_DIGITS, "not an object": b"[1, 2]", "a bare text": b'"x"'}
+    undecodable = {
+        "too many digits": TOO_MANY_DIGITS,
+        "not an object": b"[1, 2]",
+        "a bare text": b'"x"',
+        "due before all time": b"{}",
+        "created after all time": b"{}",
+    }
+    _instants: ClassVar[Mapping[str, str]] = {
+        "due before all time": "available_at = '-infinity'",
+        "created after all time": "created_at = 'infinity'",
+    }
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -257,6 +267,14 @@ class PostgresBackend(SqlBackend):
             ).fetchall()
             columns = ", ".join(f"{name} = {name} - make_interval(secs => {float(seconds)})" for (name,) in found)
             connection.execute(f"UPDATE jfast_jobs SET {columns}")
+
+    def put_undecodable(self, kind: str | None = None) -> None:
+        if kind is None or kind not in self._instants:
+            return super().put_undecodable(kind)
+        job = Job(task="broken", max_attempts=3)
+        self.open().enqueue([job])
+        with self.session() as session:
+            session.execute(text(f"UPDATE jfast_jobs SET {self._instants[kind]} WHERE id = :id"), {"id": job.id})
 
     def behind(self, proxy: Proxy) -> None:
         """Have every queue opened from now on reach the server through `proxy`."""

@@ -83,6 +83,15 @@ def test_available_at_is_stored_as_the_same_instant_in_utc(backend: Backend, que
     assert stored == due and stored.utcoffset() == timedelta(0)
 
 
+def test_an_instant_is_exact_to_the_microsecond(backend: Backend, queue: Any) -> None:
+    start = backend.now() - timedelta(days=20_000)
+    jobs = {f"job-{n}": start + timedelta(days=n * 1.37, microseconds=n * 104_729) for n in range(200)}
+    queue.enqueue([a_job(id=name, available_at=due) for name, due in jobs.items()])
+    leases = claim(queue, 200, 5)
+    assert {lease.job.id: lease.job.available_at for lease in leases} == jobs
+    assert ids(leases) == list(jobs)
+
+
 def test_a_delay_counts_from_the_backends_clock(backend: Backend, queue: Any) -> None:
     put(queue, delay=seconds(3600))
     backend.pass_time(3601)
