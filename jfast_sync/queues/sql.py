@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection, text
 
 from jfast_sync.backoff import backoff
-from jfast_sync.errors import UnavailableError
+from jfast_sync.errors import UnavailableError, UnsupportedError
 from jfast_sync.job import Job, Lease
 from jfast_sync.loop import Deadline
 from jfast_sync.ports import Clock, Selection
@@ -25,6 +27,7 @@ from jfast_sync.redact import error_text
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import schema
 from jfast_sync.sql.session import holds
+from jfast_sync.sql.sqlite_transactions import shrink_log
 
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
@@ -34,6 +37,7 @@ __all__ = ["SqlQueue"]
 log = logging.getLogger(__name__)
 
 _SHORTEST_PAUSE: Final = 0.002
+_TIDY_EVERY: Final = 5.0
 
 
 class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
@@ -71,6 +75,7 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         self._listening = listen and (listen_dsn is not None or not database.pgbouncer)
         self._notify = sql_wake.Coalesced(self._notify_others)
         self._polling = False
+        self._tidy_at = time.monotonic() + _TIDY_EVERY
         self._open_waiting()
         database.after_fork.append(self._forked)
 
@@ -101,9 +106,9 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
 
     def enqueue(self, jobs: Sequence[Job]) -> list[str]:
         if holds(self.database.path):
-            raise RuntimeError(
-                "this thread has a session open on the same SQLite file, and a second transaction would wait for it: "
-                "enqueue with pass session= so that the job is part of that session's transaction"
+            raise UnsupportedError(
+                "this thread has a session open on the same SQLite file, and a transaction of the queue's own would "
+                "wait for it: pass session=, so that the job is part of that session's transaction"
             )
         rows = [insertable(job) for job in jobs]
         stored = self._transact(lambda connection: self._insert(connection, rows))
@@ -161,8 +166,20 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
                 if other is not None:
                     self._listener.drain()
                 recovering = True
+                self._tidy()
         finally:
             self._polling = False
+
+    def _tidy(self) -> None:
+        """Do, now and then, what can wait until nothing else is to be done."""
+        if time.monotonic() < self._tidy_at:
+            return
+        self._tidy_at = time.monotonic() + _TIDY_EVERY
+        if self.keep_done:
+            self._transact(self._prune_done)
+        if not self._postgres:
+            with contextlib.suppress(UnavailableError):
+                self.database.transact(shrink_log)
 
     def wake(self) -> None:
         self._doorbell.stop_waiting()
@@ -176,12 +193,7 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         token = uuid.uuid4().hex
         queues = sorted(selection.queues) if selection.queues is not None else []
         shape = (len(queues), selection.tasks is not None)
-        chosen: dict[str, Any] = {f"queue{n}": queue for n, queue in enumerate(queues)}
-        if selection.tasks is not None:
-            tasks = sorted(selection.tasks)
-            chosen["tasks"] = tasks if self._postgres else _json(tasks)
-        if self._postgres and queues:
-            chosen = {key: value for key, value in chosen.items() if key == "tasks"} | {"queues": queues}
+        chosen = self._chosen(queues, selection.tasks)
 
         def look(connection: Connection) -> tuple[Sequence[Mapping[str, Any]], float]:
             if recovering:
@@ -208,6 +220,12 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         rows, due = self._transact(look)
         return self._leases(rows), due
 
+    def _chosen(self, queues: list[str], tasks: frozenset[str] | None) -> dict[str, Any]:
+        """Return the claim's parameters that say which queues and tasks."""
+        if self._postgres:
+            return {"queues": queues, "tasks": sorted(tasks or ())}
+        return {f"queue{n}": queue for n, queue in enumerate(queues)} | {"tasks": json.dumps(sorted(tasks or ()))}
+
     def _next_due(self, connection: Connection, shape: tuple[int, bool], chosen: Mapping[str, Any]) -> float:
         found = connection.execute(self._sql.next_due(*shape), self._with_now(dict(chosen))).scalar()
         return float("inf") if found is None else float(found)
@@ -225,9 +243,3 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
             log.error("%d stored jobs cannot be decoded and are dead letters now", len(broken))
             self._transact(lambda connection: self._batch(connection, self._sql.bury, broken))
         return leases
-
-
-def _json(values: Sequence[str]) -> str:
-    import json
-
-    return json.dumps(values)

@@ -13,6 +13,7 @@ from jfast_sync.errors import SchemaError, UnavailableError
 from jfast_sync.queues import sql_postgresql, sql_sqlite
 from jfast_sync.queues.sql_rows import batch, micros
 from jfast_sync.queues.sql_statements import Statements
+from jfast_sync.sql.failures import LockTimeout
 from jfast_sync.sql.schema_steps import table_name
 
 if TYPE_CHECKING:
@@ -90,8 +91,10 @@ class SqlTable:
         """Run ``work`` in a short transaction, keeping an eye on how long the database could not be reached."""
         try:
             result = self.database.transact(work)
-        except UnavailableError:
-            if self._failing_since is None:
+        except UnavailableError as exc:
+            # PostgreSQL's lock timeout is an answer; SQLite's means that nobody at all could renew a lease.
+            away = not (self._postgres and isinstance(exc, LockTimeout))
+            if away and self._failing_since is None:
                 self._failing_since = time.monotonic()
             raise
         if self._failing_since is not None:

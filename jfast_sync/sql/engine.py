@@ -27,7 +27,7 @@ from jfast_sync.errors import ConfigError, UnavailableError
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import sqlite_transactions
 from jfast_sync.sql.failures import is_lost, is_passing, sqlstate, translate
-from jfast_sync.sql.session import AttemptTransaction, hold, ring_after
+from jfast_sync.sql.session import AttemptTransaction, forget_sessions, hold, ring_after
 
 __all__ = ["Database"]
 
@@ -86,6 +86,8 @@ class Database:
             self.path = os.path.realpath(self.engine.url.database or "")
             sqlite_transactions.take_over(self.engine)
             sqlite_transactions.take_over(self.control)
+        self._checks = threading.Lock()
+        self._check: _Check | None = None
         self.after_fork: list[Callable[[], None]] = []
         _alive.add(self)
 
@@ -153,22 +155,15 @@ class Database:
         Raises:
             UnavailableError: it cannot be reached, or accepts connections and never replies.
         """
-        answer: list[Exception | None] = []
-
-        def ask() -> None:
-            try:
-                self.transact(lambda connection: connection.execute(text("SELECT 1")).scalar())
-                answer.append(None)
-            except Exception as exc:
-                answer.append(exc)
-
-        asking = threading.Thread(target=ask, name="jfast-database-check", daemon=True)
-        asking.start()
-        asking.join(timeout)
-        if not answer:
+        with self._checks:
+            # One question at a time: a server that never replies must not cost a thread and a connection per asker.
+            if self._check is None or self._check.done.is_set():
+                self._check = _Check(self)
+            check = self._check
+        if not check.done.wait(timeout):
             raise UnavailableError(f"the database did not answer within {timeout:g} s")
-        if answer[0] is not None:
-            raise answer[0]
+        if check.error is not None:
+            raise check.error
 
     def dispose(self) -> None:
         """Close every pooled connection; a user's own engine is left alone."""
@@ -181,8 +176,27 @@ class Database:
         for engine in (self.engine, self.control):
             _inherited.append(engine.pool)
             engine.dispose(close=False)
+        self._checks, self._check = threading.Lock(), None
         for renew in self.after_fork:
             renew()
+
+
+class _Check:
+    """One question to the database, in a thread of its own, with the answer for everybody who waits for it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.done = threading.Event()
+        self.error: Exception | None = None
+        threading.Thread(target=self._ask, name="jfast-database-check", daemon=True).start()
+
+    def _ask(self) -> None:
+        try:
+            self._database.transact(lambda connection: connection.execute(text("SELECT 1")).scalar())
+        except Exception as exc:
+            self.error = exc
+        finally:
+            self.done.set()
 
 
 class _Again(Exception):
@@ -192,6 +206,7 @@ class _Again(Exception):
 
 
 def _forked_all() -> None:
+    forget_sessions()
     for database in list(_alive):
         database._forked()
 
@@ -220,7 +235,7 @@ def _own_engines(url: URL, size: int, pgbouncer: bool, name: str) -> tuple[Engin
     if url.get_backend_name() == "postgresql" and not pgbouncer:
         # A plan made for an empty queue must not stay when it is full: the queue's statements go by their indexes.
         given = str(url.query.get("options", ""))
-        arguments = {**arguments, "options": f"{given} -c enable_seqscan=off -c jit=off".strip()}
+        arguments = {**arguments, "options": f"{given} -c enable_seqscan=off -c jit=off -c lock_timeout=10000".strip()}
     control = make(pool_size=_CONTROL, max_overflow=_CONTROL, connect_args=arguments)
     for engine in (sessions, control):
         if engine.dialect.name == "sqlite":

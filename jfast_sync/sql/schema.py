@@ -99,6 +99,7 @@ def _upgrade(connection: Connection, part: Component) -> list[str]:
 def _take_turns(connection: Connection, key: str) -> None:
     if connection.dialect.name == "postgresql":
         lock = text("SELECT pg_advisory_xact_lock(hashtext(:key))")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")  # a large index takes its time
         connection.execute(lock, {"key": key})
         if _exists(connection, _VERSIONS):
             return

@@ -18,7 +18,7 @@ from jfast_sync.sql.failures import translated
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["AttemptTransaction", "hold", "holds", "on_commit", "ring_after"]
+__all__ = ["AttemptTransaction", "forget_sessions", "hold", "holds", "on_commit", "ring_after"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,11 @@ def hold(path: str | None) -> Iterator[None]:
 def holds(path: str | None) -> bool:
     """Say whether this thread has a session open on a SQLite file, which another transaction would wait for."""
     return path is not None and _held[path, threading.get_ident()] > 0
+
+
+def forget_sessions() -> None:
+    """Start afresh in a forked child, whose threads have the parent's numbers and not its sessions."""
+    _held.clear()
 
 
 def on_commit(session: Session, bell: Callable[[], None]) -> None:

@@ -9,19 +9,28 @@ IMMEDIATE``, which waits for its turn. Savepoints set before that are remembered
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
-__all__ = ["configure", "take_over"]
+from jfast_sync.context import current_job
+from jfast_sync.errors import NotInJobError
+
+__all__ = ["configure", "shrink_log", "take_over"]
+
+log = logging.getLogger(__name__)
 
 _PENDING: Final = "jfast_savepoints"
 _READ: Final = re.compile(r"\s*(?:SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
 _WITH: Final = re.compile(r"\s*WITH\b", re.IGNORECASE)
 _WRITES: Final = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE)\b", re.IGNORECASE)
 _SAVEPOINT: Final = re.compile(r"\s*(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT)\s+(\S+)\s*$", re.IGNORECASE)
+_SINCE: Final = "jfast_writing_since"
+_LONG: Final = 2.0  # seconds
 _NOTHING: Final = "SELECT 1 WHERE 0"
 
 
@@ -55,6 +64,20 @@ def _begin(connection: Connection) -> None:
 
 def _end(connection: Connection) -> None:
     connection.info.pop(_PENDING, None)
+    held = time.monotonic() - connection.info.pop(_SINCE, time.monotonic())
+    if held > _LONG:
+        log.warning(
+            "%s held SQLite's only write lock for %.1f s, and everybody else waited: write late, or in short sessions",
+            _whoever(),
+            held,
+        )
+
+
+def _whoever() -> str:
+    try:
+        return f"task {current_job().task}"
+    except NotInJobError:
+        return "a session"
 
 
 def _before(
@@ -67,8 +90,10 @@ def _before(
     if savepoint is not None:
         return (_NOTHING if _postponed(pending, *savepoint.groups()) else statement), parameters
     connection.info.pop(_PENDING)
-    if not connection.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
         cursor.execute("BEGIN IMMEDIATE")
+        connection.info[_SINCE] = time.monotonic()
     for name in pending:
         cursor.execute(f"SAVEPOINT {name}")
     return statement, parameters
@@ -88,3 +113,16 @@ def _postponed(pending: list[str], verb: str, name: str) -> bool:
         # A savepoint that is rolled back to stays set, one that is released goes, with all inside it.
         del pending[at if verb.upper().startswith("RELEASE") else at + 1 :]
     return True
+
+
+def shrink_log(connection: Connection) -> None:
+    """Write the log file back into the database and cut it to nothing; gives up at once when somebody reads.
+
+    Run where nobody is busy: a reader that stays keeps the file growing, and only this makes it small again.
+    """
+    before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+    try:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
