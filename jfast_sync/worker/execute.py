@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from jfast_sync import context
 from jfast_sync.job import Lease
 from jfast_sync.observers import JobEvent, Observers
 from jfast_sync.outcome import Bury, Done, Outcome, Policy, Release, Retry
 from jfast_sync.redact import error_text
-from jfast_sync.worker.attempt import Attempt, Committed, Ended, Lost, Report, Unknown
+from jfast_sync.worker.attempt import Attempt, Committed, Ended, Lost, Report, Stop, Unknown
 from jfast_sync.worker.child import ChildLauncher
 from jfast_sync.worker.options import WorkerOptions
 from jfast_sync.worker.transaction import NotBegun, Transactions
@@ -77,11 +77,8 @@ class Executor:
 
     def _execute(self, attempt: Attempt) -> Report:
         job = attempt.lease.job
-        with ExitStack() as stack:
-            stack.enter_context(context.bind(job.origin))
-            stack.enter_context(context.bind_job(attempt.running))
-            if self._app is not None:
-                stack.enter_context(context.bind_app(cast("JFast", self._app)))
+        app = context.bind_app(cast("JFast", self._app)) if self._app is not None else nullcontext()
+        with context.bind(job.origin), context.bind_job(attempt.running), app:
             self._observers.tell("start", JobEvent(job=job))
             ended, skipped, error = self._ended(attempt)
             self._announce(attempt, ended, skipped, error)
@@ -110,7 +107,8 @@ class Executor:
         try:
             ended, skipped = self._call(attempt, cast("Task", attempt.task))
         except NotBegun as held:
-            return held.outcome if attempt.stop is None else attempt.verdict(held), False, held.__cause__
+            waited = attempt.stop in (None, Stop.TIMEOUT)  # the time went into waiting, not into the job
+            return held.outcome if waited else attempt.verdict(held), False, held.__cause__
         except BaseException as exc:  # SystemExit and Interrupt too: they end the attempt, not the thread
             return attempt.verdict(exc), False, exc
         if isinstance(ended, Done):
@@ -139,11 +137,8 @@ class Executor:
     def _announce(self, attempt: Attempt, ended: Ended, skipped: bool, error: BaseException | None) -> None:
         seconds = time.monotonic() - attempt.started
         announce(self._observers, attempt, ended, error, seconds)
-        if skipped:
-            log.info("%s %s skipped: its key was claimed before", attempt.lease.job.task, attempt.lease.job.id)
-        elif log.isEnabledFor(logging.INFO):
-            job = attempt.lease.job
-            log.info("%s %s %s in %.0f ms", job.task, job.id, _WORDS[type(ended)], seconds * 1000, extra=_fields(ended))
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s %s %s", attempt.lease.job.task, attempt.lease.job.id, _told(ended, skipped, seconds))
 
 
 def announce(observers: Observers, attempt: Attempt, ended: Ended, error: BaseException | None, seconds: float) -> None:
@@ -162,20 +157,23 @@ def announce(observers: Observers, attempt: Attempt, ended: Ended, error: BaseEx
             pass
 
 
-_WORDS: Final = {
-    Done: "done",
-    Committed: "done",
-    Retry: "failed, is tried again",
-    Bury: "failed for good",
-    Release: "interrupted, released",
-    Unknown: "committed without a reply, is looked up",
-    Lost: "no longer ours, rolled back",
-}
-
-
-def _fields(ended: Ended) -> dict[str, str]:
+def _told(ended: Ended, skipped: bool, seconds: float) -> str:
+    """Say in words how an attempt ended, for the log."""
+    took = f"{seconds * 1000:.0f} ms"
     match ended:
-        case Retry(error=str() as text) | Bury(error=text):
-            return {"error": text}
+        case Done() | Committed():
+            return f"skipped in {took}: its key was claimed before" if skipped else f"done in {took}"
+        case Retry(refund=True, error=error):
+            return f"put off after {took}, its attempt not counted: {error}"
+        case Retry(delay=delay, error=error):
+            return f"failed after {took}, to be tried again in {delay:g} s: {error}"
+        case Bury(error=error):
+            return f"failed for good after {took}: {error}"
+        case Release():
+            return f"interrupted after {took} and released"
+        case Unknown():
+            return f"committed after {took} without a reply, to be looked up"
+        case Lost():
+            return f"ended after {took}, but is another worker's by now; its writes were rolled back"
         case _:
-            return {}
+            assert_never(ended)

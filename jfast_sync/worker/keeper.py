@@ -83,7 +83,7 @@ class Keeper:
     def _recover(self) -> None:
         recovered = self._queue.recover()
         if recovered:
-            log.warning("%d jobs were put back: whoever ran them let their leases lapse", recovered)
+            log.info("%d jobs are available again: their leases had lapsed", recovered)
 
 
 _WHY: Final = {Stop.LOST: "another worker has it", Stop.CANCEL: "somebody cancelled it"}

@@ -36,11 +36,17 @@ class Slots:
     Args:
         threads: runner threads.
         max_starts: hand out no more leases than this in all; None is no limit.
+        max_age: seconds after which a waiting lease is not started but given back: the process was paused.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, threads: int, max_starts: int | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        threads: int,
+        max_starts: int | None = None,
+        *,
+        max_age: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._threads = threads
         self._max_starts = max_starts
@@ -48,6 +54,7 @@ class Slots:
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._room = threading.Condition(lock)
+        self._max_age = max_age
         self._waiting: deque[tuple[float, Lease]] = deque()
         self._busy = 0
         self._started = 0
@@ -82,7 +89,7 @@ class Slots:
     def take(self) -> Lease | None:
         """Wait for a lease to run; None when the worker stops."""
         with self._work:
-            while not self._waiting:
+            while not self._startable():
                 if self._closed:
                     return None
                 self._work.wait()
@@ -156,6 +163,13 @@ class Slots:
             self._work.notify_all()
             self._room.notify_all()
             return back
+
+    def _startable(self) -> bool:
+        """Whether something waits that is still young; what is not stays for :meth:`stale`, and wakes the fetcher."""
+        if not self._waiting or self._waiting[0][0] + self._max_age > self._clock():
+            return bool(self._waiting)
+        self._room.notify()
+        return False
 
     def _wanted(self) -> bool:
         waiting = len(self._waiting)

@@ -24,6 +24,7 @@ __all__ = ["JOBS", "NotBegun", "Transactions"]
 #: The inbox consumer under which a job's own id is claimed where the queue does not share the session's database.
 JOBS: Final = "jfast.job"
 
+_OPENING: Final = 60.0  # seconds to wait for a connection and for somebody's key, on top of the job's own timeout
 _WAIT_BASE, _WAIT_CAP = 0.5, 30.0
 
 
@@ -70,6 +71,7 @@ class Transactions:
                 f"task {attempt.lease.job.task!r} needs a database, and none is configured: "
                 'put "database" into [plugins] enabled'
             )
+        attempt.restart_clock(_OPENING)
         try:
             transaction = self._database.attempt(tenant_id=attempt.lease.job.tenant_id)
         except UnavailableError as exc:
@@ -80,6 +82,7 @@ class Transactions:
             if attempt.stop is not None:
                 raise NotBegun(Release())
             if fresh:
+                attempt.restart_clock()
                 handler(transaction.session)
             transaction.session.flush()
             done = self._complete(transaction.session, attempt)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from jfast_sync.loop import Loop
+from jfast_sync.loop import Deadline, Loop
 from jfast_sync.observers import Observers
 from jfast_sync.worker.attempt import Attempt, Report, Stop, break_off
 from jfast_sync.worker.execute import announce
@@ -27,6 +27,8 @@ log = logging.getLogger("jfast_sync.worker")
 
 _LOOK_EVERY: Final = 0.5
 _COMMIT_PATIENCE: Final = 5.0
+_STOP_LOOK_EVERY: Final = 0.05
+_REACT: Final = 0.5  # seconds, in a drain, for jobs to react and for connections to end
 
 
 class Watch:
@@ -85,7 +87,7 @@ class Watch:
             attempt.give_up_at = attempt.due
             return
         where = _stack_top(attempt.thread)
-        if self.abandon(attempt, in_commit=now >= attempt.give_up_at + _COMMIT_PATIENCE) is None:
+        if self._abandon(attempt, in_commit=now >= attempt.give_up_at + _COMMIT_PATIENCE) is None:
             return
         log.error(
             "%s %s did not react to being told to stop; its thread is given up and replaced (it was at %s)",
@@ -98,10 +100,39 @@ class Watch:
         if alive > self._options.abandoned_limit:
             self._on_too_many(f"{alive} threads do not react to their timeouts")
 
-    def abandon(self, attempt: Attempt, *, in_commit: bool) -> list[threading.Thread] | None:
+    def release_all(self, last: Deadline, wait: Callable[[float], None]) -> None:
+        """Tell what still runs to stop, then take its rights, end its connections and release it.
+
+        Args:
+            last: when all of this has to be over.
+            wait: waits for so many seconds, or less where something happens.
+        """
+        for attempt in self._state.attempts():
+            break_off(attempt.tell(Stop.DRAIN), "cancel")
+        react = Deadline(last.remaining(min(_REACT, self._options.patience)))
+        while self._state.running and not react.passed:
+            wait(react.remaining(_STOP_LOOK_EVERY))
+        closing: list[threading.Thread] = []
+        while (survivors := self._state.attempts()) and not last.passed:
+            for attempt in survivors:
+                closing += self._release(attempt, in_commit=last.remaining() < _REACT)
+            if self._state.running:  # a commit in progress is let finish briefly
+                wait(_STOP_LOOK_EVERY)
+        for thread in closing:
+            thread.join(last.remaining(_REACT))
+
+    def _release(self, attempt: Attempt, *, in_commit: bool) -> list[threading.Thread]:
+        closing = self._abandon(attempt, in_commit=in_commit)
+        if closing is None:
+            return []
+        log.warning("%s %s did not end in time; it was released", attempt.lease.job.task, attempt.lease.job.id)
+        self._runners.abandon(attempt)
+        return closing
+
+    def _abandon(self, attempt: Attempt, *, in_commit: bool) -> list[threading.Thread] | None:
         """Take the attempt's rights, end its connection and settle it; None when it is over or still committing.
 
-        Returns the thread that ends the connection, for a drain to wait for.
+        Returns the thread that ends the connection.
         """
         taken = attempt.abandon(in_commit=in_commit)
         if taken is None:

@@ -19,7 +19,7 @@ from jfast_sync.observers import Observers
 from jfast_sync.outcome import Policy
 from jfast_sync.ports import Queue, Selection
 from jfast_sync.redact import error_text
-from jfast_sync.worker.attempt import Attempt, Stop, break_off
+from jfast_sync.worker.attempt import Attempt
 from jfast_sync.worker.child import ChildLauncher
 from jfast_sync.worker.emptiness import Emptiness
 from jfast_sync.worker.execute import Executor
@@ -44,7 +44,7 @@ __all__ = ["Worker"]
 log = logging.getLogger("jfast_sync.worker")
 
 _LOOK_EVERY: Final = 0.05  # seconds between looks while a stop or an end is awaited; nothing polls otherwise
-_REACT: Final = 0.5  # after the grace: for jobs to react to being told
+_JOIN: Final = 0.5  # seconds that threads which have nothing left to do may take to end
 _WRITE: Final = 1.8  # after the grace: until every release is written or given up
 
 
@@ -87,7 +87,7 @@ class Worker:
         observers = observers if observers is not None else Observers()
         policy = policy if policy is not None else Policy()
         self._state = State()
-        self._slots = Slots(options.threads, options.max_jobs)
+        self._slots = Slots(options.threads, options.max_jobs, max_age=options.visibility_timeout / 3)
         executor = Executor(
             tasks, self._transactions, context, options, observers=observers, policy=policy, child=child
         )
@@ -226,11 +226,14 @@ class Worker:
     def _work(self) -> int:
         self._phase = "running"
         log.info("worker %s starts: %d threads on %s", self.name, self.options.threads, self._queue.backend)
-        self._settler.loop.start()
-        self._runners.start()
-        self._watch.loop.start()
-        self._keeper.loop.start()
-        self._fetcher.loop.start()
+        try:
+            self._settler.loop.start()
+            self._runners.start()
+            self._watch.loop.start()
+            self._keeper.loop.start()
+            self._fetcher.loop.start()
+        except RuntimeError as exc:
+            self._fail(f"its threads cannot be started: {error_text(exc)}")
         while not self._stops and self._failure is None and not self._is_over():
             self._wait(_LOOK_EVERY if self._ending else None)
         self._phase = "stopping"
@@ -253,38 +256,14 @@ class Worker:
             self._wait(grace.remaining(_LOOK_EVERY))
         last = Deadline(_WRITE)
         self._watch.loop.stop()
-        self._release_survivors(last)
-        while not self._fetcher.loop.join(Deadline(_LOOK_EVERY)) and last.remaining() > _REACT:
+        self._watch.release_all(last, self._wait)
+        while not self._fetcher.loop.join(Deadline(_LOOK_EVERY)) and last.remaining() > _JOIN:
             self._queue.wake()
         if not self._settler.finish(last):
             log.error("%d outcomes could not be written; their leases will lapse", self._settler.backlog)
         self._keeper.loop.stop()
         self._keeper.loop.join(Deadline(_LOOK_EVERY))
-        self._runners.join(Deadline(_REACT))
-
-    def _release_survivors(self, last: Deadline) -> None:
-        """Tell what still runs to stop, then take its right to commit, end its connection and release it."""
-        for attempt in self._state.attempts():
-            break_off(attempt.tell(Stop.DRAIN), "cancel")
-        react = Deadline(last.remaining(min(_REACT, self.options.patience)))
-        while self._state.running and not react.passed:
-            self._wait(react.remaining(_LOOK_EVERY))
-        closing: list[threading.Thread] = []
-        while survivors := self._state.attempts():
-            for attempt in survivors:
-                closing += self._abandon(attempt, in_commit=last.remaining() < _REACT)
-            if self._state.running:  # a commit in progress is let finish briefly
-                self._wait(_LOOK_EVERY)
-        for thread in closing:
-            thread.join(last.remaining(_REACT))
-
-    def _abandon(self, attempt: Attempt, *, in_commit: bool) -> list[threading.Thread]:
-        closing = self._watch.abandon(attempt, in_commit=in_commit)
-        if closing is None:
-            return []
-        log.warning("%s %s did not end in time; it was released", attempt.lease.job.task, attempt.lease.job.id)
-        self._runners.abandon(attempt)
-        return closing
+        self._runners.join(Deadline(_JOIN))
 
     def _wait(self, timeout: float | None) -> None:
         with suppress(Empty):

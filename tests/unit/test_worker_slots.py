@@ -176,3 +176,19 @@ def test_lost_leases_leave_the_buffer_in_order() -> None:
 def test_options_out_of_bounds_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         WorkerOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_lease_that_waited_through_a_pause_is_given_back_not_started() -> None:
+    clock = Seconds()
+    slots = Slots(1, max_age=20.0, clock=clock)
+    old, young = lease(1), lease(2)
+    slots.give([old])
+    clock.now += 21
+    taken: list[Lease | None] = []
+    thread = threading.Thread(target=lambda: taken.append(slots.take()))
+    thread.start()
+    assert slots.room(0).limit == 0
+    assert slots.stale() == [old]
+    slots.give([young])
+    thread.join(10)
+    assert taken == [young]
