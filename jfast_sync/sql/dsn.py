@@ -69,7 +69,7 @@ def _postgres(url: URL) -> URL:
 
 def _sqlite(url: URL) -> URL:
     path = url.database or ""
-    if path in ("", ":memory:") or "mode=memory" in path or path.startswith("file::memory:"):
+    if path in ("", ":memory:") or url.query.get("mode") == "memory" or path.startswith("file::memory:"):
         raise ConfigError(
             "SQLite in memory gives every thread a database of its own, so no worker would see a job: "
             "use a file, such as sqlite:///jfast.db"
