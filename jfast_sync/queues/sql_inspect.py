@@ -14,6 +14,12 @@ from jfast_sync.queues.sql_rows import job_row
 
 __all__ = ["SqlInspection"]
 
+_OLD = 300.0  # seconds
+_OLDEST_SNAPSHOT = text(
+    "SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL "
+    "ORDER BY xact_start LIMIT 1"
+)
 _STATES = ("running", "ready", "delayed", "dead", "done")
 
 
@@ -95,7 +101,7 @@ class SqlInspection(SqlTable):
 
     def _warnings(self, connection: Connection) -> list[str]:
         if self._postgres:
-            return []
+            return _old_transactions(connection)
         mode = connection.execute(text("PRAGMA journal_mode")).scalar()
         if mode == "wal":
             return []
@@ -104,3 +110,11 @@ class SqlInspection(SqlTable):
             "use a local disk"
         )
         return [warning]
+
+
+def _old_transactions(connection: Connection) -> list[str]:
+    """Name the transaction that keeps vacuum from clearing away finished jobs, which every claim has to pass."""
+    row = connection.execute(_OLDEST_SNAPSHOT).first()
+    if row is None or row.age is None or row.age < _OLD:
+        return []
+    return [f"a transaction (pid {row.pid}) has been open for {row.age:.0f} s and keeps vacuum away: claims slow down"]

@@ -230,7 +230,9 @@ def _own_engines(url: URL, size: int, pgbouncer: bool, name: str) -> tuple[Engin
         arguments = {key: value for key, value in arguments.items() if key not in url.query}
         if pgbouncer:
             arguments["prepare_threshold"] = None
-    make = partial(create_engine, url, poolclass=QueuePool, hide_parameters=True, pool_timeout=30)
+    make = partial(
+        create_engine, url, poolclass=QueuePool, pool_use_lifo=True, hide_parameters=True, pool_timeout=30
+    )
     sessions = make(pool_size=size, max_overflow=0 if size != _SESSIONS else _SESSIONS, connect_args=arguments)
     if url.get_backend_name() == "postgresql" and not pgbouncer:
         # A plan made for an empty queue must not stay when it is full: the queue's statements go by their indexes.
