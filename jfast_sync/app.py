@@ -49,7 +49,7 @@ def build(
 
 
 def connect(path: str | Path | None = None, *, overrides: Overrides | None = None) -> JFast:
-    """Open what ``jfast.toml`` in the current folder describes; starts no thread. Use it in a ``with`` block.
+    """Open what ``jfast.toml`` in the current folder describes, for a ``with`` block; starts no thread.
 
     Args:
         path: another file, or a folder that holds one.

@@ -110,7 +110,7 @@ def current_app() -> JFast:
 
 
 def get_context() -> JFast:
-    """Return the app context: the object a handler gets as TaskContext. Alias of :func:`current_app`."""
+    """Return the app of the running request or job, what a handler gets as TaskContext, else the one built here."""
     return current_app()
 
 

@@ -182,7 +182,7 @@ class JFast:
     # --- start and stop --------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Create or upgrade what the backend needs; in prod only check it. Idempotent, done once per process.
+        """Create or upgrade what the backend needs, once per process; in prod only check it.
 
         Raises:
             SchemaError: in prod, when ``jfast-sync db upgrade`` has not been run.

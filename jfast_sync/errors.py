@@ -70,7 +70,7 @@ class SchemaError(JFastError):
 
 
 class PayloadError(JFastError, ValueError):
-    """A payload cannot be stored; the message names the path inside it. Nothing was stored."""
+    """A payload cannot be stored, and nothing was; the message names the path inside it."""
 
 
 class LeaseLostError(JFastError):
