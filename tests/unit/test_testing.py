@@ -218,8 +218,8 @@ def test_jobs_without_end_fail_the_test(app: Any) -> None:
 
     with app() as jf:
         again.enqueue()
-        with pytest.raises(AssertionError, match="50 jobs were run and more are due"):
-            drain(jf, max_jobs=50)
+        with pytest.raises(AssertionError, match="5 jobs were run and more are due"):
+            drain(jf, max_jobs=5)
 
 
 def test_exactly_max_jobs_is_not_too_many(app: Any) -> None:
@@ -384,8 +384,7 @@ def test_a_missing_job_shows_what_waits(app: Any) -> None:
             assert_not_enqueued(jf, "b")
         with pytest.raises(AssertionError, match="expected no waiting jobs, found 1"):
             assert_not_enqueued(jf)
-        for _ in range(30):
-            jf.queue.enqueue(Job(task="b"))
+        jf.queue.enqueue_many(Job(task="b") for _ in range(30))
         with pytest.raises(AssertionError, match=r"(?s)found 31.*and 11 more"):
             assert_not_enqueued(jf)
 
