@@ -12,9 +12,11 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from tests.integration import warm
+
 COMMAND = [sys.executable, "-c", "from jfast_sync_cli.main import main; main()"]
 
-TASKS = '''
+TASKS = """
 from jfast_sync.tasks import task
 
 @task("shop.hello")
@@ -24,7 +26,7 @@ def hello(payload):
 @task("shop.fail", max_attempts=1)
 def fail(payload):
     raise ValueError(f"cannot do {payload.get('n')}")
-'''
+"""
 
 
 @dataclass
@@ -70,18 +72,9 @@ class Project:
     def run(
         self, *arguments: str, text: str = "", environ: Mapping[str, str] | None = None, timeout: float = 60
     ) -> Done:
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=self.folder,
-            env=self._environ(environ),
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr or "--debug" in arguments, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        code, out, err = warm.call(arguments, self.folder, self._environ(environ), text=text, timeout=timeout)
+        assert "Traceback" not in err or "--debug" in arguments, err
+        return Done(code, out, err)
 
     def ok(self, *arguments: str, **options: Any) -> Done:
         done = self.run(*arguments, **options)

@@ -19,12 +19,12 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def bury(project: Project, *payloads: str, tenant: str | None = None) -> list[str]:
+def bury(project: Project, *payloads: str, tenant: str = "none") -> list[str]:
     """Let jobs fail for good and return their ids."""
-    named = ["--tenant", tenant] if tenant else []
-    ids = [project.ok("enqueue", "shop.fail", payload, *named).out.strip() for payload in payloads]
+    prefix = f"dead-{tenant}-{payloads[0][-2]}"
+    project.ok("enqueue", "shop.fail", "--lines", "-", "--id", prefix, "--tenant", tenant, text="\n".join(payloads))
     project.ok("worker", "--drain", "--threads", "1")
-    return ids
+    return [f"{prefix}-{number}" for number in range(1, len(payloads) + 1)]
 
 
 def test_a_job_goes_in_is_seen_and_is_run(project: Project) -> None:

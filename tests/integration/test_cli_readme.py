@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sqlite3
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli import COMMAND
+from tests.integration import warm
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(python|toml|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,19 +31,17 @@ def write(folder: Path, text: str) -> None:
 
 
 def execute(folder: Path, line: str) -> str:
-    words = shlex.split(line)
-    command = {"jfast-sync": COMMAND, "python": [sys.executable]}[words[0]]
-    done = subprocess.run(
-        [*command, *words[1:]],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
-    return done.stdout
+    program, *arguments = shlex.split(line)
+    if program == "jfast-sync":
+        code, out, err = warm.call(arguments, folder, dict(os.environ))
+    else:
+        assert program == "python"
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        code, out, err = done.returncode, done.stdout, done.stderr
+    assert code == 0, f"{line}: {out}{err}"
+    return out
 
 
 def follow(page: str, folder: Path) -> dict[str, str]:
