@@ -13,7 +13,6 @@ import runpy
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from typing import IO, Any
 
@@ -82,8 +81,9 @@ def _run(app: JFast, lease: Lease) -> dict[str, Any]:
         WorkerOptions(),
         observers=Observers(),  # the worker's are told
         policy=adapters.policy(app.config.queue),
+        is_alone=True,
     )
-    report = executor.execute(executor.begin(replace(lease, lapses=0)))
+    report = executor.execute(executor.begin(lease))
     return {"ended": wire.ended_to(report.ended), "skipped": report.skipped}
 
 

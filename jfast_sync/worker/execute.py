@@ -43,6 +43,7 @@ class Executor:
         observers: told of start, success, failure and death.
         policy: the configuration's; a task's own options go over it.
         child: runs a job alone in a process of its own; None where the app cannot be built again there.
+        is_alone: this is such a process.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Executor:
         observers: Observers,
         policy: Policy,
         child: ChildLauncher | None = None,
+        is_alone: bool = False,
     ) -> None:
         self._tasks = tasks
         self._transactions = transactions
@@ -63,6 +65,7 @@ class Executor:
         self._observers = observers
         self._policy = policy
         self._child = child
+        self._is_alone = is_alone
         self._policies: dict[int, tuple[Task, Policy]] = {}
 
     def begin(self, lease: Lease) -> Attempt:
@@ -90,9 +93,9 @@ class Executor:
                 self._tasks.get(attempt.lease.job.task)
             except LookupError as exc:
                 return Bury(error_text(exc)), False, exc
-        if attempt.lease.alone and self._child is not None and self._child.can_run(attempt):
-            return *self._child.run(attempt), None
-        if attempt.lease.alone:
+        if attempt.lease.alone and not self._is_alone:
+            if self._child is not None and self._child.can_run(attempt):
+                return *self._child.run(attempt), None
             log.warning(
                 "job %s (%s) lapsed before and should run alone, but this app cannot be built again in a process of "
                 "its own: if it kills its process it takes this worker with it",

@@ -12,12 +12,14 @@ from jfast_sync.job import Lease
 from jfast_sync.outcome import Done, Outcome, Release, Retry, decide
 from jfast_sync.ports import Queue, SharesTransaction
 from jfast_sync.redact import error_text
+from jfast_sync.sql.holders import end_stale, mark
 from jfast_sync.worker.attempt import Attempt, Committed, Unknown
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from jfast_sync.sql.engine import Database
+    from jfast_sync.sql.session import AttemptTransaction
 
 __all__ = ["JOBS", "NotBegun", "Transactions"]
 
@@ -72,10 +74,7 @@ class Transactions:
                 'put "database" into [plugins] enabled'
             )
         attempt.restart_clock(_OPENING)
-        try:
-            transaction = self._database.attempt(tenant_id=attempt.lease.job.tenant_id)
-        except UnavailableError as exc:
-            raise NotBegun(_again(attempt.lease, exc)) from exc
+        transaction = self._open(self._database, attempt.lease)
         try:
             attempt.attach(transaction)
             fresh = self._claim(transaction.session, attempt, key)
@@ -118,6 +117,14 @@ class Transactions:
         with self._database.session() as session:
             return self._shared(session) is not None
 
+    def _open(self, database: Database, lease: Lease) -> AttemptTransaction:
+        try:
+            if lease.lapses:  # whoever ran it before may be paused, and hold the key and rows this start needs
+                end_stale(database, lease.job.id)
+            return database.attempt(tenant_id=lease.job.tenant_id)
+        except UnavailableError as exc:
+            raise NotBegun(_again(lease, exc)) from exc
+
     def _shared(self, session: Session) -> SharesTransaction | None:
         queue = self._queue
         return queue if isinstance(queue, SharesTransaction) and queue.shares(session) else None
@@ -129,6 +136,7 @@ class Transactions:
         if key is not None:
             wanted.append((key, attempt.task.name if attempt.task is not None else job.task))
         try:
+            mark(session, job.id)
             for message_id, consumer in wanted:
                 if not claim_once(session, message_id, consumer=consumer, tenant_id=job.tenant_id):
                     return False

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from jfast_sync import inbox
@@ -16,7 +17,7 @@ from jfast_sync.outcome import Policy
 from jfast_sync.ports import DeadFilter, Selection
 from jfast_sync.queues.memory import MemoryQueue
 from jfast_sync.queues.sql import SqlQueue
-from jfast_sync.sql import schema
+from jfast_sync.sql import holders, schema
 from jfast_sync.sql.engine import Database
 from jfast_sync.tasks import TaskSession
 from jfast_sync.worker.transaction import JOBS
@@ -406,3 +407,37 @@ def test_a_database_that_cannot_open_a_transaction_spends_no_attempt(
     bench.enqueue("write", max_attempts=1)
     counts = bench.drain().counts
     assert (counts.done, counts.failed) == (1, 0)
+
+
+def test_what_a_paused_worker_left_open_is_ended_by_the_jobs_next_start(postgres_dsn: str) -> None:
+    """Its key and its rows would block the next start for as long as it is paused."""
+    database = Database(postgres_dsn, pool_size=12)
+    schema.upgrade(database)
+    queue = SqlQueue(database)
+    bench = Bench(queue, database)
+
+    @bench.tasks.task("keyed", idempotent_on=lambda payload: "key")
+    def keyed(payload: dict[str, Any], session: TaskSession, job: Job) -> None:
+        session.execute(text("INSERT INTO taken VALUES (1)"))
+
+    with database.session() as session:
+        session.execute(text("CREATE TABLE taken (n integer PRIMARY KEY)"))
+    (job_id,) = bench.enqueue("keyed", id="x" * 128)
+    paused, neighbour = database.attempt(), database.attempt()
+    for transaction, name in ((paused, job_id), (neighbour, "another job")):
+        holders.mark(transaction.session, name)
+    assert inbox.claim_once(paused.session, "str:key", consumer="keyed", tenant_id=None)
+    paused.session.execute(text("INSERT INTO taken VALUES (1)"))
+    database.transact(lambda connection: connection.execute(text("UPDATE jfast_jobs SET lapses = 1")))
+    try:
+        counts = bench.drain().counts
+        assert (counts.done, counts.skipped, counts.retried) == (1, 0, 0)
+        with pytest.raises(OperationalError):
+            paused.commit()
+        neighbour.session.execute(text("SELECT 1"))
+        neighbour.commit()
+    finally:
+        paused.close()
+        neighbour.close()
+        queue.close()
+        database.dispose()
