@@ -21,7 +21,7 @@ _context.set_forkserver_preload(["pytest", __name__, *_LIBRARY, *(f"jfast_sync_c
 
 
 def call(
-    arguments: Sequence[str], folder: Path, environ: dict[str, str], text: str, timeout: float
+    arguments: Sequence[str], folder: Path, environ: dict[str, str], *, text: str = "", timeout: float = 60
 ) -> tuple[int, str, str]:
     """Run `jfast-sync` with these arguments in a process of its own; return its exit code, output and errors."""
     with tempfile.TemporaryDirectory(prefix="jfast-test-") as files:
