@@ -27,7 +27,7 @@ __all__ = ["JOBS", "NotBegun", "Transactions"]
 JOBS: Final = "jfast.job"
 
 _OPENING: Final = 60.0  # seconds to wait for a connection and for somebody's key, on top of the job's own timeout
-_WAIT_BASE, _WAIT_CAP = 0.5, 30.0
+_WAIT_BASE, _WAIT_CAP = 0.5, 10.0
 
 
 class NotBegun(Exception):
@@ -49,6 +49,7 @@ class Transactions:
     def __init__(self, queue: Queue, database: Database | None) -> None:
         self._queue = queue
         self._database = database
+        self._refusals = 0  # since a transaction could last be opened
 
     def run(
         self, attempt: Attempt, key: str | None, handler: Callable[[Session], None]
@@ -121,9 +122,12 @@ class Transactions:
         try:
             if lease.lapses:  # whoever ran it before may be paused, and hold the key and rows this start needs
                 end_stale(database, lease.job.id)
-            return database.attempt(tenant_id=lease.job.tenant_id)
+            transaction = database.attempt(tenant_id=lease.job.tenant_id)
         except UnavailableError as exc:
-            raise NotBegun(_again(lease, exc)) from exc
+            self._refusals += 1  # growing pauses, or a queue elsewhere would hand the same jobs round and round
+            raise NotBegun(_put_off(exc, self._refusals)) from exc
+        self._refusals = 0
+        return transaction
 
     def _shared(self, session: Session) -> SharesTransaction | None:
         queue = self._queue
@@ -141,7 +145,7 @@ class Transactions:
                 if not claim_once(session, message_id, consumer=consumer, tenant_id=job.tenant_id):
                     return False
         except UnavailableError as exc:  # a lock timeout is one: somebody's transaction holds the key
-            raise NotBegun(_again(attempt.lease, exc)) from exc
+            raise NotBegun(_put_off(exc, 1)) from exc
         return True
 
     def _complete(self, session: Session, attempt: Attempt) -> Done | Committed:
@@ -154,6 +158,6 @@ class Transactions:
         return Committed()
 
 
-def _again(lease: Lease, exc: BaseException) -> Retry:
-    delay = backoff(lease.lapses + 1, base=_WAIT_BASE, cap=_WAIT_CAP, jitter=0.5)
+def _put_off(exc: BaseException, times: int) -> Retry:
+    delay = backoff(times, base=_WAIT_BASE, cap=_WAIT_CAP, jitter=0.5)
     return Retry(delay, error=error_text(exc), refund=True)
