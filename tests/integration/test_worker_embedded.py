@@ -1,4 +1,4 @@
-"""A worker inside another program: no signal handlers, nothing lost when the program ends, nothing alive after a fork."""
+"""A worker inside another program: signals are left alone, nothing is lost at its end, nothing lives after a fork."""
 
 from __future__ import annotations
 
