@@ -116,16 +116,17 @@ def test_counters_add_up_over_processes(backend: Backend, queue: Any) -> None:
 
 
 def test_counters_recorded_at_once_all_count(backend: Backend) -> None:
+    tasks = [f"task-{number}" for number in range(40)]
+    orders = [dict.fromkeys(tasks, 1), dict.fromkeys(reversed(tasks), 1)]  # locks that could meet crosswise
     queues = [backend.open() for _ in range(4)]
-    orders = [{"a": 1, "b": 1}, {"b": 1, "a": 1}] * 2
 
     def record(queue: Any, counts: dict[str, int]) -> None:
-        for _ in range(10):
+        for _ in range(15):
             queue.record(counts, counts)
 
-    all_at_once(partial(record, queue, counts) for queue, counts in zip(queues, orders, strict=True))
-    assert dict(queues[0].stats().done_by_task) == {"a": 40, "b": 40}
-    assert dict(queues[0].stats().failed_by_task) == {"a": 40, "b": 40}
+    all_at_once(partial(record, queue, counts) for queue, counts in zip(queues, orders * 2, strict=True))
+    assert dict(queues[0].stats().done_by_task) == dict.fromkeys(tasks, 60)
+    assert dict(queues[0].stats().failed_by_task) == dict.fromkeys(tasks, 60)
 
 
 @pytest.mark.parametrize("attempts", [40_000, 2**31 - 3])

@@ -173,6 +173,18 @@ def test_a_stale_token_cannot_complete(backend: SqlBackend, queue: Any, receipts
     assert queue.committed(current) is True
 
 
+def test_a_stale_token_of_the_same_attempt_cannot_complete(backend: SqlBackend, queue: Any) -> None:
+    put(queue, id="x")
+    stale = take_one(queue)
+    settle(queue, stale, Release())
+    current = take_one(queue)
+    assert current.job.attempts == stale.job.attempts
+    with pytest.raises(Rollback), backend.session() as session:
+        assert queue.complete_in(session, stale) is False
+        raise Rollback
+    assert extend(queue, current) is Held.YES
+
+
 def test_a_lapsed_lease_that_nobody_took_can_complete(backend: SqlBackend, queue: Any) -> None:
     put(queue, id="x")
     lease = take_one(queue)
