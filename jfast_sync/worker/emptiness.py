@@ -23,7 +23,7 @@ class Emptiness:
     Args:
         selection: what the worker claims.
         horizon: seconds; a job delayed for longer is left for another run.
-        last_retry_due: when the latest retry this worker wrote is due, on the monotonic clock.
+        last_retry_due: when the latest retry within the horizon that this worker wrote is due (monotonic clock).
     """
 
     def __init__(self, queue: Queue, selection: Selection, horizon: float, last_retry_due: Callable[[], float]) -> None:
@@ -33,7 +33,7 @@ class Emptiness:
         self._last_retry_due = last_retry_due
 
     def __call__(self) -> bool:
-        if time.monotonic() <= self._last_retry_due() <= time.monotonic() + self._horizon:
+        if time.monotonic() <= self._last_retry_due():
             return False
         stats = self._queue.stats()
         if not (stats.ready or stats.running or stats.delayed):

@@ -47,6 +47,7 @@ class Settler:
     Args:
         committed: looks up, in a fresh transaction, whether an attempt whose reply was lost has committed.
         shared: whether such a commit held the completion too, so that nothing is left to write.
+        horizon: seconds; retries put off for longer do not count for :attr:`last_retry_due`.
         on_death: called when the thread dies.
     """
 
@@ -57,12 +58,14 @@ class Settler:
         *,
         committed: Callable[[Lease], bool],
         shared: Callable[[], bool],
+        horizon: float,
         on_death: Callable[[BaseException], None],
     ) -> None:
         self._queue = queue
         self._state = state
         self._committed = committed
         self._shared = shared
+        self._horizon = horizon
         self._arriving: SimpleQueue[Report | None] = SimpleQueue()
         self._waiting: deque[Report] = deque()
         self._later: list[_Later] = []
@@ -70,7 +73,7 @@ class Settler:
         self._failed: Counter[str] = Counter()
         self._recorded = time.monotonic()
         self._deadline: Deadline | None = None
-        self.last_retry_due = 0.0  # monotonic: when the latest of our own retries is due
+        self.last_retry_due = 0.0  # monotonic: when the latest retry written here is due
         self.loop = Loop("jfast-settle", self._step, on_death)
 
     def put(self, report: Report) -> None:
@@ -199,7 +202,7 @@ class Settler:
                 self._done[task] += 1
             case Retry():
                 counts.retried += 1
-                if not outcome.snooze:
+                if outcome.until is None and outcome.delay <= self._horizon:
                     self.last_retry_due = max(self.last_retry_due, time.monotonic() + outcome.delay)
                 if not outcome.refund:
                     counts.failed += 1

@@ -96,6 +96,7 @@ class Worker:
             self._state,
             committed=self._transactions.committed,
             shared=self._transactions.shares,
+            horizon=options.drain_horizon,
             on_death=self._dying("settle"),
         )
         self._runners = Runners(

@@ -12,7 +12,7 @@ import pytest
 
 from jfast_sync.errors import UnavailableError
 from jfast_sync.job import Job, Lease, RunningJob
-from jfast_sync.outcome import Done, Settlement
+from jfast_sync.outcome import Done, Policy, Settlement
 from jfast_sync.ports import Held, Queue, Selection, Settled
 from jfast_sync.queues.memory import MemoryQueue
 from jfast_sync.worker.signals import on_stop_signal
@@ -376,3 +376,31 @@ def test_starting_and_stopping_leaves_nothing(bench: Bench, ran: list[int]) -> N
     done += bench.drain().counts.done
     assert done == 200
     assert sorted(ran) == list(range(200))
+
+
+def test_a_drain_without_a_listing_waits_for_its_near_retries_and_not_for_far_ones() -> None:
+    class Counting(Wrapped):
+        """It cannot list jobs, so it is no Inspectable."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("find", "jobs", "cancel"):
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    bench = Bench(Counting())
+    bench.policy = Policy(backoff_base=0.2)
+
+    @bench.tasks.task("near")
+    def near(payload: dict[str, int], job: Job) -> None:
+        if job.attempts == 1:
+            raise ValueError("soon")
+
+    @bench.tasks.task("far", backoff=3600)
+    def far(payload: dict[str, int]) -> None:
+        raise ValueError("much later")
+
+    bench.enqueue("far")
+    bench.enqueue("near")
+    counts = bench.drain().counts
+    assert (counts.done, counts.failed) == (1, 2)
+    assert bench.stats().delayed == 1
