@@ -53,7 +53,7 @@ def test_a_full_file_refuses_in_one_sentence_and_takes_jobs_again_when_there_is_
     with JFast(load_config(), tasks=Registry(), engine=engine) as jfast:
         jfast.setup()
         pages[0] = 60
-        accepted = []
+        accepted: list[str] = []
         with pytest.raises(UnavailableError) as error:
             while len(accepted) < 1000:
                 accepted.append(jfast.queue.enqueue(Job(task="work.quick", payload={"text": "x" * 2000})))
