@@ -19,7 +19,7 @@ from jfast_sync.core import JFast
 from jfast_sync.errors import ConfigError, JFastError
 from jfast_sync.redact import error_text
 from jfast_sync.source import Overrides, Source
-from jfast_sync.tasks.discovery import discover
+from jfast_sync.tasks.discovery import discover, import_named
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -94,7 +94,7 @@ def load(
         return _from_file(source, threads)
     app = _resolve(source.target)
     for module in imports:
-        import_module(module)
+        import_named(module)
     app.source = source
     context.install_app(app)
     return app

@@ -13,7 +13,7 @@ from typing import NoReturn
 from jfast_sync.errors import DeclarationError
 from jfast_sync.redact import error_text
 
-__all__ = ["discover"]
+__all__ = ["discover", "import_named"]
 
 
 def discover(folder: Path, imports: Sequence[str] = ()) -> list[str]:
@@ -37,7 +37,7 @@ def discover(folder: Path, imports: Sequence[str] = ()) -> list[str]:
     for name, file in found.items():
         _import_file(name, file, folder)
     for name in imports:
-        _import_named(name)
+        import_named(name)
     return [*found, *(name for name in imports if name not in found)]
 
 
@@ -119,7 +119,12 @@ def _other_home(folder: Path) -> Path | None:
     return None if not places or folder / "modules" in places else places[0]
 
 
-def _import_named(name: str) -> ModuleType:
+def import_named(name: str) -> ModuleType:
+    """Import a module that declares tasks, named as ``import`` would name it.
+
+    Raises:
+        DeclarationError: it cannot be imported; the message says who named it, and the error.
+    """
     hint = "named by --import or [plugin.queue] imports"
     if not all(part.isidentifier() for part in name.split(".")):
         raise DeclarationError(f'cannot import {name!r} ({hint}): write a module\'s name, like "billing.tasks"')

@@ -119,6 +119,14 @@ def test_an_app_that_cannot_be_loaded(project: Project, target: str, said: str) 
 
 def test_a_module_that_cannot_be_imported(project: Project) -> None:
     refused(project.run("tasks", "--import", "no.such"), 2, "no.such", "--import")
+    (project.folder / "main.py").write_text("from jfast_sync import connect\napp = connect()\n")
+    refused(project.run("tasks", "--import", "no.such"), 2, "no.such", "--import")
+
+
+def test_a_module_named_beside_an_app_declares_its_tasks(project: Project) -> None:
+    (project.folder / "main.py").write_text("from jfast_sync import connect\napp = connect()\n")
+    (project.folder / "more.py").write_text(TASKS)
+    assert len(project.ok("tasks", "--import", "more", "--json").json) == 2
 
 
 def test_with_debug_the_place_is_shown(project: Project) -> None:

@@ -102,6 +102,13 @@ def test_ctrl_c_says_nothing_and_exits_130() -> None:
     assert (result.exit_code, result.stdout, result.stderr.strip()) == (130, "", "")
 
 
+def test_ctrl_c_stays_ctrl_c_when_it_breaks_what_it_struck() -> None:
+    error = RuntimeError("the transaction is gone")
+    error.__context__ = KeyboardInterrupt()
+    result = failing(error)
+    assert (result.exit_code, result.stdout, result.stderr.strip()) == (130, "", "")
+
+
 def test_a_reader_that_went_away_is_no_error_message() -> None:
     head = subprocess.run(
         f"{sys.executable} -c 'from jfast_sync_cli.main import main; main()' config show | head -n 1",
