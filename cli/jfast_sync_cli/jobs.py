@@ -220,7 +220,7 @@ def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> None:
     said = {
         Cancelled.REMOVED: "removed",
         Cancelled.TOLD: "is running; it is told to stop",
-        Cancelled.UNKNOWN: "there is no such job",
+        Cancelled.UNKNOWN: "no job with this id waits or runs",
         Cancelled.DEAD: "is a dead letter; see: jfast-sync jobs discard",
     }
     with open_app(ctx.obj) as app:

@@ -43,7 +43,9 @@ def age(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Say a length of time in its largest fitting unit: ``0.4 s``, ``59 s``, ``12 m``, ``5 h``, ``3 d``."""
+    """Say a length of time in its largest fitting unit: ``20 ms``, ``0.4 s``, ``59 s``, ``12 m``, ``5 h``, ``3 d``."""
+    if 0 < seconds < 0.0995:
+        return f"{max(seconds * 1000, 1):.0f} ms"
     if 0 < seconds < 9.95:
         return f"{seconds:.1f} s"
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):

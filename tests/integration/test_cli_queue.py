@@ -224,7 +224,7 @@ def test_cancel_removes_what_waits_and_says_what_it_cannot(project: Project) -> 
     assert project.ok("jobs", "cancel", "later").out == "later: removed\n"
     refused = project.run("jobs", "cancel", "later", dead)
     assert refused.code == 1
-    assert "later: there is no such job" in refused.err
+    assert "later: no job with this id waits or runs" in refused.err
     assert "jobs discard" in refused.err
 
 
@@ -232,6 +232,20 @@ def test_show_of_an_unknown_id(project: Project) -> None:
     unknown = project.run("jobs", "show", "nosuchid")
     assert (unknown.code, unknown.out) == (1, "")
     assert "nosuchid" in unknown.err
+
+
+def test_a_finished_job_is_shown_where_it_is_kept(project: Project) -> None:
+    project.config("[plugin.queue]\nkeep_done = 3600\n")
+    project.ok("enqueue", "shop.hello", "--id", "a")
+    project.ok("worker", "--drain")
+    shown = project.ok("jobs", "show", "a")
+    assert "state:     done at 2" in shown.out
+    assert ", ran " in shown.out
+    row = project.ok("jobs", "show", "a", "--json").json
+    assert row["state"] == "done"
+    assert row["ran_seconds"] >= 0
+    assert row["finished_at"].endswith("+00:00")
+    assert [job["id"] for job in project.ok("jobs", "list", "--state", "done", "--json").json] == ["a"]
 
 
 def test_stats_for_people(project: Project) -> None:

@@ -61,6 +61,8 @@ def test_since_takes_a_duration_ago_or_an_instant() -> None:
     ("seconds", "text"),
     [
         (0, "0 s"),
+        (0.0001, "1 ms"),
+        (0.02, "20 ms"),
         (0.4, "0.4 s"),
         (9.96, "10 s"),
         (59, "59 s"),
