@@ -152,7 +152,9 @@ def test_several_processes_stop_at_one_signal(project: Project) -> None:
     try:
         started = 0
         while started < 2:
-            started += "starts: 1 threads" in worker.stderr.readline()
+            line = worker.stderr.readline()
+            assert line, "it ended before both processes had started"
+            started += "starts: 1 threads" in line
         worker.send_signal(signal.SIGTERM)
         worker.communicate(timeout=30)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -127,7 +128,7 @@ def jobs_in(project: Project) -> int:
     """Count the jobs in the demo's SQLite file, from outside."""
     for file in (project.folder.parent / "temporary").glob("jfast-demo-*/demo.db"):
         try:
-            with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
                 names = connection.execute("SELECT name FROM sqlite_master WHERE name GLOB 'jfast_demo_*[0-9a-f]'")
                 return sum(
                     connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
