@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ def worker(
     with open_app(invocation, threads=threads) as app:
         bar = options["drain"] and alone and sys.stderr.isatty()
         configure_logs(app.config, invocation, quiet=bar)
+        refuse_wrong_tables(app)
         running = app.worker(**options)
         follow_supervisor(running.stop)
         with ExitStack() as around:
@@ -87,6 +88,18 @@ def worker(
             # A thread that does not react would hold the interpreter's end, and the process its supervisor waits for.
             leave_at_once(code)
     ctx.exit(code)
+
+
+def refuse_wrong_tables(app: JFast) -> None:
+    """Stop where waiting would not help; a server that is away is waited for by the worker itself.
+
+    Raises:
+        SchemaError: the tables are missing in prod, or newer than this library.
+    """
+    from jfast_sync.errors import UnavailableError
+
+    with suppress(UnavailableError):
+        app.setup()
 
 
 def configure_logs(config: Config, invocation: Invocation, *, quiet: bool) -> None:

@@ -210,9 +210,11 @@ def test_db_upgrade_and_status(project: Project) -> None:
 
 def test_in_prod_old_tables_stop_everything_but_the_upgrade(project: Project) -> None:
     project.environ["JFAST_ENV"] = "prod"
-    refused(project.run("stats"), 4, "jfast-sync db upgrade")
+    for command in (["stats"], ["worker", "--drain"]):
+        refused(project.run(*command), 4, "jfast-sync db upgrade")
     project.ok("db", "upgrade")
     project.ok("stats")
+    project.ok("worker", "--drain")
 
 
 def test_tables_of_a_newer_release(project: Project) -> None:

@@ -14,6 +14,7 @@ from subprocess import Popen
 import pytest
 
 from tests.integration.cli import TASKS, Project
+from tests.servers import PostgresServer
 from tests.waiting import eventually
 
 BLOCKING = """
@@ -161,6 +162,31 @@ def test_several_processes_stop_at_one_signal(project: Project) -> None:
         worker.kill()
         worker.wait()
     assert worker.returncode == 0
+
+
+def test_wrong_tables_end_all_processes(project: Project) -> None:
+    done = project.run("worker", "--processes", "2", "--drain", environ={"JFAST_ENV": "prod"})
+    assert done.code == 4
+    assert "jfast-sync db upgrade" in done.err
+
+
+def test_a_server_that_is_away_is_waited_for(project: Project, killable_postgres: PostgresServer) -> None:
+    name = killable_postgres.create_database()
+    project.environ["JFAST_DB_DSN"] = killable_postgres.dsn(name)
+    killable_postgres.stop()
+    worker = project.start("worker", "--max-jobs", "1")
+    assert worker.stderr is not None
+    try:
+        while "goes on trying" not in (line := worker.stderr.readline()):
+            assert line, "it ended instead of waiting"
+        killable_postgres.start()
+        project.ok("enqueue", "shop.hello")
+        worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert worker.returncode == 0
+    killable_postgres.drop_database(name)
 
 
 def test_one_port_cannot_serve_two_processes(project: Project) -> None:
