@@ -1,0 +1,58 @@
+"""What the pages say of the code is so: files exist, the errors are these, the layers are those that are enforced."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+
+from jfast_sync import errors
+from tests.docs.pages import PAGES, ROOT
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_files_and_folders_that_pages_name_are_there() -> None:
+    named = {
+        (page, path)
+        for page in PAGES
+        for path in re.findall(r"`((?:jfast_sync|cli|tests|docs)/[\w./-]+)`", (ROOT / page).read_text())
+    }
+    assert named
+    assert [f"{page}: {path}" for page, path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_the_tree_of_errors_is_that_of_the_code() -> None:
+    tree = re.search(r"```text\nJFastError\n(.*?)```", PAGE, re.DOTALL)
+    assert tree is not None
+    shown: dict[str, str] = {}
+    above = ["JFastError"]
+    for line in tree[1].splitlines():
+        drawn = re.match(r"([│ ]*)[├└]── (\w+)", line)
+        assert drawn is not None, line
+        depth = len(drawn[1]) // 4 + 1
+        shown[drawn[2]] = above[depth - 1]
+        above[depth:] = [drawn[2]]
+    kinds = {name: getattr(errors, name) for name in errors.__all__ if name != "JFastError"}
+    assert shown == {name: kind.__mro__[1].__name__ for name, kind in kinds.items()}
+    assert re.findall(r"[├└]── (\w+)", inspect.getdoc(errors) or "") == list(shown)
+
+
+def test_the_layers_are_those_that_are_enforced() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["id"] == "rooms")
+    enforced = [{room for room in _rooms(layer) if _exists(room)} for layer in layers]
+    drawn = re.search(r"```text\ncli/\S+ .*?\n(.*?)```", PAGE, re.DOTALL)
+    assert drawn is not None
+    shown = [_rooms(line.split("   ")[0]) for line in drawn[1].splitlines()]
+    assert shown == enforced, "draw the layers in docs/architecture.md as they are in pyproject.toml"
+
+
+def _rooms(layer: str) -> set[str]:
+    # In brackets: a room that may be missing.
+    return {room.strip(" ()") for room in re.split(r"[|:]", layer)}
+
+
+def _exists(room: str) -> bool:
+    return (ROOT / "jfast_sync" / room).is_dir() or (ROOT / "jfast_sync" / f"{room}.py").is_file()
