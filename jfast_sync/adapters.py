@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.errors import ConfigError, UnsupportedError
 from jfast_sync.outcome import Policy
-from jfast_sync.ports import Queue
+from jfast_sync.ports import Queue, SharesTransaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -53,7 +53,9 @@ def queue(config: Config, primary: Database | None) -> Queue:
             from jfast_sync.queues.memory import MemoryQueue
 
             return MemoryQueue(visibility_timeout=config.queue.visibility_timeout, keep_done=config.queue.keep_done)
-        case "redis" | "rabbitmq":
+        case "redis":
+            return _redis_queue(config)
+        case "rabbitmq":
             raise UnsupportedError(f'[plugin.queue] backend = "{backend}" is not part of this version; use "auto"')
         case _:
             return _own_queue(backend, config)
@@ -84,6 +86,21 @@ def _sql_queue(config: Config, primary: Database | None) -> Queue:
     )
 
 
+def _redis_queue(config: Config) -> Queue:
+    from jfast_sync.queues.redis import RedisQueue
+
+    cache = config.cache
+    files = {"ssl_ca_certs": cache.ssl_cafile, "ssl_certfile": cache.ssl_certfile, "ssl_keyfile": cache.ssl_keyfile}
+    return RedisQueue(
+        cache.url,
+        name=config.queue.name.replace("_", ":"),
+        key_prefix=cache.key_prefix,
+        visibility_timeout=config.queue.visibility_timeout,
+        keep_done=config.queue.keep_done,
+        tls={option: str(config.folder / name) for option, name in files.items() if name},
+    )
+
+
 def _own_queue(target: str, config: Config) -> Queue:
     module, _, name = target.partition(":")
     try:
@@ -99,14 +116,13 @@ def _own_queue(target: str, config: Config) -> Queue:
 
 def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
     """Create or upgrade what is needed; in prod refuse to run on tables that are not current."""
+    current_only = config.app.env == "prod"
     if primary is not None:
         from jfast_sync.sql import schema
 
-        if config.app.env == "prod":
-            schema.require_current(primary, config.queue.name)
-            return
-        schema.upgrade(primary, config.queue.name)
-    backend.setup()
+        (schema.require_current if current_only else schema.upgrade)(primary, config.queue.name)
+    if not (current_only and isinstance(backend, SharesTransaction)):
+        backend.setup()
 
 
 def worker(app: JFast, **options: Any) -> Worker:

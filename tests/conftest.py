@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.leaks import leftover_children, leftover_threads, wait_for_no_connection_to, wait_for_no_open_file
-from tests.servers import PostgresServer, Proxy, ServerUnavailable, find_postgres
+from tests.servers import PostgresServer, Proxy, RedisServer, ServerUnavailable, find_postgres, find_redis
 
 
 def pytest_configure() -> None:
@@ -96,6 +96,45 @@ def sqlite_path(tmp_path: Path) -> Iterator[Path]:
 def sqlite_dsn(sqlite_path: Path) -> str:
     """The URL of a SQLite file that only this test uses."""
     return f"sqlite:///{sqlite_path}"
+
+
+def _start_redis(*, private: bool) -> RedisServer:
+    try:
+        return find_redis(private=private)
+    except ServerUnavailable as error:
+        pytest.exit(str(error), returncode=3)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The session's Redis, started when first asked for. Shared: tests do not stop or configure it."""
+    server = _start_redis(private=False)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> Iterator[str]:
+    """The URL of an empty Redis database that only this test uses."""
+    redis_server.empty()
+    yield redis_server.url
+    wait_for_no_connection_to(redis_server.port)
+
+
+@pytest.fixture(scope="session")
+def _private_redis() -> Iterator[RedisServer]:
+    server = _start_redis(private=True)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def killable_redis(_private_redis: RedisServer) -> Iterator[RedisServer]:
+    """An empty Redis that this test may stop, kill, configure and restart; it runs again for the next test."""
+    _private_redis.start()
+    _private_redis.empty()
+    yield _private_redis
+    _private_redis.start()
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ class Cache(Table):
 
     url: str = key(
         "redis://localhost:6379/0",
-        "The Redis server; `rediss://` speaks TLS.",
+        "The Redis server; `rediss://` speaks TLS, `redis+sentinel://host:port,host:port/service/db` asks Sentinels.",
         secret="url",
-        check=forms.url("redis", "rediss", "unix"),
-        form="redis://..., rediss://... or unix://...",
+        check=forms.redis_url,
+        form="redis://..., rediss://..., unix://..., redis+sentinel://... or rediss+sentinel://...",
     )
     key_prefix: str = key("", "Put before every key.", check=forms.key_prefix, form="no spaces, no { or }")
     ssl_cafile: str | None = key(None, "Certificates the server's own is checked against (PEM file).")

@@ -15,6 +15,7 @@ __all__ = [
     "nearest",
     "postgres_url",
     "printable",
+    "redis_url",
     "servers",
     "sql_url",
     "topic_prefix",
@@ -86,6 +87,16 @@ def _is_readable(value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def redis_url(value: str) -> str | None:
+    scheme, _, rest = value.partition("://")
+    if scheme not in ("redis+sentinel", "rediss+sentinel"):
+        return url("redis", "rediss", "unix")(value)
+    named, slash, service = rest.rpartition("@")[2].partition("/")
+    if not slash or not service or servers(named) is not None:
+        return f"must be {scheme}://host:port,host:port/service or .../service/db"
+    return None
 
 
 def sql_url(value: str) -> str | None:

@@ -73,7 +73,7 @@ def _events(config: Config) -> Iterator[Broken]:
 def _tls(config: Config) -> Iterator[Broken]:
     users = (
         ("events", "", config.events.security_protocol.endswith("SSL"), "security_protocol is SSL or SASL_SSL"),
-        ("cache", "", config.cache.url.startswith("rediss://"), "url begins with rediss://"),
+        ("cache", "", config.cache.url.startswith(("rediss://", "rediss+")), "url begins with rediss://"),
         ("queue", "rabbitmq_", config.queue.rabbitmq_url.startswith("amqps://"), "rabbitmq_url begins with amqps://"),
     )
     for table, prefix, speaks_tls, wanted in users:

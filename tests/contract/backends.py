@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, LiteralString
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -40,6 +41,10 @@ class DistinctIds:
 
 class Server:
     """Capability: the store is a server, which can be away."""
+
+
+class SelectsTasks:
+    """Capability: a claim can be limited to some tasks."""
 
 
 class RowLocks:
@@ -116,7 +121,7 @@ class Backend(ABC):
 
 class MemoryBackend(Backend):
     name = "memory"
-    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds})
+    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SelectsTasks})
     undecodable = {
         "not JSON": b'{"a":',
         "not an object": b"[1, 2]",
@@ -157,7 +162,7 @@ class MemoryBackend(Backend):
 class SqlBackend(Backend):
     """A queue in a database; every queue opened has an engine of its own, as a process would."""
 
-    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SharesTransaction})
+    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SelectsTasks, SharesTransaction})
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -279,6 +284,11 @@ class PostgresBackend(SqlBackend):
     def behind(self, proxy: Proxy) -> None:
         """Have every queue opened from now on reach the server through `proxy`."""
         self.dsn = proxy.dsn(self._direct)
+
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return urlsplit(self._direct).port or 5432
 
     def open_unreachable(self) -> Queue:
         """Open a queue whose server is not there."""

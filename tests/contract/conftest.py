@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from tests.contract.backends import BACKENDS, Backend
+from tests.contract.redis_backend import RedisBackend
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import PostgresServer
 
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     needed = {capability for mark in metafunc.definition.iter_markers("needs") for capability in mark.args}
-    able = [kind for kind in BACKENDS if needed <= kind.capabilities]
+    able = [kind for kind in (*BACKENDS, RedisBackend) if needed <= kind.capabilities]
     assert able, f"no backend declares {needed}"
     metafunc.parametrize("backend", able, ids=[kind.name for kind in able], indirect=True)
 

@@ -16,7 +16,7 @@ import pytest
 
 from jfast_sync.outcome import Done
 from jfast_sync.ports import Settled
-from tests.contract.backends import Backend
+from tests.contract.backends import Backend, SelectsTasks, needs
 from tests.contract.steps import all_at_once, claim, ids, meanwhile, put, put_many, seconds, settle, take, take_one
 
 
@@ -99,6 +99,7 @@ def test_only_the_queues_asked_for(queue: Any) -> None:
     assert sorted(ids(take(queue, 2))) == ["default", "print"]
 
 
+@needs(SelectsTasks)
 def test_only_the_tasks_asked_for(queue: Any) -> None:
     for name in ("a", "b", "c"):
         put(queue, id=name, task=name)
@@ -108,6 +109,7 @@ def test_only_the_tasks_asked_for(queue: Any) -> None:
     assert ids(take(queue, 1)) == ["b"]
 
 
+@needs(SelectsTasks)
 def test_queues_and_tasks_both_hold(queue: Any) -> None:
     for name in ("a1", "a2", "b1", "b2"):
         put(queue, id=name, task=name[0], queue=name[1])
@@ -117,13 +119,26 @@ def test_queues_and_tasks_both_hold(queue: Any) -> None:
 
 def test_an_empty_selection_takes_nothing(queue: Any) -> None:
     put(queue)
-    assert claim(queue, tasks=[]) == []
     assert claim(queue, queues=[]) == []
+    take_one(queue)
+
+
+@needs(SelectsTasks)
+def test_an_empty_selection_of_tasks_takes_nothing(queue: Any) -> None:
+    put(queue)
+    assert claim(queue, tasks=[]) == []
     take_one(queue)
 
 
 def test_what_is_not_asked_for_hides_nothing(queue: Any) -> None:
     put_many(queue, 300, task="noise", queue="noise", priority=9)
+    wanted = put(queue, task="wanted", queue="wanted", priority=-9)
+    assert ids(take(queue, 1, queues=["wanted"])) == [wanted.id]
+
+
+@needs(SelectsTasks)
+def test_what_is_not_asked_for_by_task_hides_nothing(queue: Any) -> None:
+    put_many(queue, 300, task="noise", priority=9)
     wanted = put(queue, task="wanted", priority=-9)
     assert ids(take(queue, 1, tasks=["wanted"])) == [wanted.id]
 

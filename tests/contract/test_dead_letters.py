@@ -104,9 +104,9 @@ def test_a_filter_and_pages_go_together(backend: Backend, queue: Any) -> None:
 
 
 def test_only_dead_letters_are_found(queue: Any) -> None:
-    ready = put(queue, task="ready")
-    running = put(queue, task="running")
-    lease = take_one(queue, tasks=["running"])
+    ready = put(queue, queue="ready")
+    running = put(queue, queue="running")
+    lease = take_one(queue, queues=["running"])
     assert queue.find_dead(ready.id) is None
     assert queue.find_dead(running.id) is None
     assert queue.find_dead("unknown") is None
@@ -173,14 +173,14 @@ def test_revival_ends_a_wait(backend: Backend, queue: Any) -> None:
 @pytest.mark.parametrize("operation", ["revive", "discard"])
 def test_ids_that_are_not_there_are_left_out(queue: Any, operation: str) -> None:
     one, two, kept = bury(queue).id, bury(queue).id, bury(queue).id
-    ready, running = put(queue, task="ready"), put(queue, task="running")
-    lease = take_one(queue, tasks=["running"])
+    ready, running = put(queue, queue="ready"), put(queue, queue="running")
+    lease = take_one(queue, queues=["running"])
     named = [one, "unknown", ready.id, two, running.id, one]
     assert sorted(getattr(queue, operation)(named)) == sorted([one, two])
     assert getattr(queue, operation)([]) == []
     assert ids(queue.dead(ALL, limit=10)) == [kept]
     assert settle(queue, lease, Done()) is Settled.APPLIED
-    assert ids(take(queue, 1, tasks=["ready"])) == [ready.id]
+    assert ids(take(queue, 1, queues=["ready"])) == [ready.id]
 
 
 def test_discarded_letters_are_gone(queue: Any) -> None:

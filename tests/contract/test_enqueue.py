@@ -63,7 +63,7 @@ def test_what_is_absent_stays_absent(queue: Any) -> None:
 )
 def test_names_are_text_and_nothing_else(queue: Any, text: str) -> None:
     put(queue, task=text, id=text, queue=text, tenant_id=text, request_id=text)
-    [lease] = take(queue, 1, queues=[text], tasks=[text])
+    [lease] = take(queue, 1, queues=[text])
     job = lease.job
     assert (job.task, job.id, job.queue, job.tenant_id, job.request_id) == (text,) * 5
     assert settle(queue, lease, Done()) is Settled.APPLIED

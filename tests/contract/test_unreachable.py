@@ -16,7 +16,7 @@ from jfast_sync.outcome import Done
 from jfast_sync.ports import DeadFilter, Held, Settled
 from tests.contract.backends import PostgresBackend, Server, needs
 from tests.contract.steps import a_job, claim, extend, ids, put_many, settle, take
-from tests.servers import PostgresServer, Proxy
+from tests.servers import Proxy
 from tests.waiting import eventually
 
 LEASE = Lease(job=a_job(), token="0" * 32, claimed_at=datetime.now(UTC))
@@ -50,11 +50,9 @@ def test_every_operation_says_so(backend: PostgresBackend, operation: Callable[[
 
 
 @needs(Server)
-def test_after_an_outage_the_holders_come_back_first(
-    backend: PostgresBackend, proxy: Callable[[int], Proxy], postgres_server: PostgresServer
-) -> None:
+def test_after_an_outage_the_holders_come_back_first(backend: PostgresBackend, proxy: Callable[[int], Proxy]) -> None:
     lease_time = 2.0
-    network = proxy(postgres_server.port)
+    network = proxy(backend.port)
     backend.behind(network)
     holder, other = (backend.open(visibility_timeout=lease_time) for _ in range(2))
     put_many(holder, 2)

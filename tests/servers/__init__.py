@@ -11,5 +11,7 @@ from tests.servers.errors import ServerUnavailable
 from tests.servers.finding import find_postgres
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisServer
+from tests.servers.redis_finding import find_redis
 
-__all__ = ["PostgresServer", "Proxy", "ServerUnavailable", "find_postgres"]
+__all__ = ["PostgresServer", "Proxy", "RedisServer", "ServerUnavailable", "find_postgres", "find_redis"]

@@ -1,0 +1,142 @@
+"""What becomes of leases: outcomes written in batches, renewals, and the leases of the vanished."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final, assert_never
+
+from jfast_sync.errors import UnavailableError
+from jfast_sync.job import Lease
+from jfast_sync.outcome import Bury, Done, Release, Retry, Settlement
+from jfast_sync.ports import Held, Settled
+from jfast_sync.queues.redis.keys import Lane
+from jfast_sync.queues.redis.lua_jobs import SETTLE
+from jfast_sync.queues.redis.lua_upkeep import EXTEND, RECOVER
+from jfast_sync.queues.redis.records import joined_error, micros
+from jfast_sync.queues.redis.store import RedisStore
+
+__all__ = ["Leases"]
+
+log = logging.getLogger("jfast_sync.queues.redis")
+
+VANISHED: Final = "its worker vanished: the lease ran out before the job was finished"
+_CHUNK: Final = 500
+_SECOND: Final = 1_000_000
+_HELD: Final = (Held.LOST, Held.YES, Held.CANCEL)
+
+
+class _Doubt:
+    """A batch that may have been written: its reply was lost, and so was that of its repetition."""
+
+    def __init__(self, batch: Sequence[Settlement], key: str, nonce: str) -> None:
+        self.batch = batch
+        self.key = key
+        self.nonce = nonce
+
+
+class Leases(RedisStore):
+    """Implements ``settle``, ``extend`` and ``recover`` of :class:`jfast_sync.ports.Queue`."""
+
+    keep_done: float = 0.0
+
+    def _open_leases(self) -> None:
+        self._doubts: list[_Doubt] = []
+        self._doubts_lock = threading.Lock()
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Write outcomes, each only where its token is current; one round trip for every 500."""
+        known = self._clear_doubts()
+        left = [one for one in settlements if _key(one) not in known]
+        written: list[Settled] = []
+        for start in range(0, len(left), _CHUNK):
+            written += self._write(_Doubt(left[start : start + _CHUNK], self._caller_key(), uuid.uuid4().hex))
+        answers = iter(written)
+        return [known.get(_key(one)) or next(answers) for one in settlements]
+
+    def _write(self, attempt: _Doubt, *, again: bool = False) -> list[Settled]:
+        lanes = sorted({_lane(one) for one in attempt.batch})
+        args = [int(self.keep_done * _SECOND), *(value for one in attempt.batch for value in _written(one))]
+        try:
+            answers = self._replay(SETTLE, lanes, args, attempt.key, attempt.nonce, again=again)
+        except UnavailableError:
+            if not again:
+                with self._doubts_lock:
+                    self._doubts.append(attempt)
+            raise
+        return [Settled.APPLIED if answer == "1" else Settled.REFUSED for answer in answers.decode()]
+
+    def _clear_doubts(self) -> dict[tuple[str, str], Settled]:
+        """Have batches answered whose reply was lost in an outage; else what they wrote would look refused."""
+        known: dict[tuple[str, str], Settled] = {}
+        with self._doubts_lock:
+            while self._doubts:
+                first = self._doubts[0]
+                known |= zip(map(_key, first.batch), self._write(first, again=True), strict=True)
+                self._doubts.pop(0)
+        return known
+
+    def extend(self, leases: Sequence[Lease]) -> list[Held]:
+        """Renew leases for a full visibility timeout."""
+        answers: list[Held] = []
+        for start in range(0, len(leases), _CHUNK):
+            pairs = [text for lease in leases[start : start + _CHUNK] for text in (lease.job.id, lease.token)]
+            answers += [_HELD[number] for number in self._ask(EXTEND, (), self._lease_microseconds, *pairs)]
+        return answers
+
+    def recover(self) -> int:
+        """Put lapsed leases back, below their last attempt, so that each has one more start."""
+        if time.monotonic() < self._no_recovery_until:
+            return 0
+        total = 0
+        while True:
+            found, again = self._recover()
+            if time.monotonic() < self._no_recovery_until:
+                return total
+            total += found
+            if again:
+                self._load_lanes()
+            elif found < _CHUNK:
+                break
+        if total:
+            log.warning("%d jobs whose worker vanished are available again", total)
+        return total
+
+    def _recover(self) -> tuple[int, int]:
+        args = (self._lease_microseconds, int(self.keep_done * _SECOND), _CHUNK, VANISHED)
+        answer: Any = self._guarded(lambda: self._run(RECOVER, self._lanes, *args))
+        return answer[0], answer[1]
+
+    @property
+    def _lease_microseconds(self) -> int:
+        return int(self.visibility_timeout * _SECOND)
+
+
+def _key(settlement: Settlement) -> tuple[str, str]:
+    return settlement.lease.token, settlement.lease.job.id
+
+
+def _lane(settlement: Settlement) -> Lane:
+    return Lane(settlement.lease.job.priority, settlement.lease.job.queue)
+
+
+def _written(settlement: Settlement) -> tuple[Any, ...]:
+    lease = settlement.lease
+    kind, due, value, flags, error = "D", "d", 0, "", ""
+    match settlement.outcome:
+        case Done():
+            pass
+        case Bury() as bury:
+            kind, error = "B", joined_error(bury.error, bury.traceback)
+        case Release():
+            kind = "L"
+        case Retry() as retry:
+            kind, flags = "R", ("r" if retry.refund else "") + ("s" if retry.snooze else "")
+            error = joined_error(retry.error, retry.traceback)
+            due, value = ("a", micros(retry.until)) if retry.until is not None else ("d", int(retry.delay * _SECOND))
+        case _ as never:
+            assert_never(never)
+    return kind, lease.job.id, lease.token, _lane(settlement).name, due, value, flags, error

@@ -1,0 +1,149 @@
+"""What the Lua texts have in common. Every transition of a job is one script, so it happens as a whole or not at all.
+
+Rules they keep: the time is the server's; all keys come in KEYS; every key that will be written has been read before
+the first write, because a WRONGTYPE halfway is not rolled back; the destination is written first and the source removed
+last; what frees memory, or needs little, begins with a removal, because Redis then lets it run when memory is full.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["ANSWER", "RUN", "Script", "script"]
+
+# KEYS: the fixed ones, a pair (ready, wake) for each lane, then an answer key where a script has one.
+# ARGV: number of lanes, the version of the lanes the caller knows ('' where it does not matter), the lanes' names.
+_PRELUDE: Final = """
+local JOBS, META, ERRORS, LEASES, DEAD, DONE, KEPT, LANES, STATE, WAKE = unpack(KEYS, 1, 10)
+local count = tonumber(ARGV[1])
+local lanes, order = {}, {}
+for i = 1, count do
+  local name = ARGV[2 + i]
+  local priority = string.match(name, '^(%-?%d+):')
+  order[i] = {ready = KEYS[9 + 2 * i], wake = KEYS[10 + 2 * i], name = name, priority = priority}
+  lanes[name] = order[i]
+end
+local A = 2 + count
+local function outdated()
+  return ARGV[2] ~= '' and (redis.call('HGET', LANES, 'version') or '0') ~= ARGV[2]
+end
+local clock
+local function now()
+  if not clock then
+    local t = redis.call('TIME')
+    clock = t[1] * 1000000 + t[2]
+  end
+  return clock
+end
+local function int(n) return string.format('%.0f', n) end
+"""
+
+_META: Final = """
+local function meta_of(id)
+  local text = redis.call('HGET', META, id)
+  local token, attempts, lapses, claimed, snoozed, told, due, worker =
+    string.match(text or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%-?%d+) (.*)$')
+  return {token = token or '-', attempts = tonumber(attempts or 0), lapses = tonumber(lapses or 0),
+    claimed = tonumber(claimed or 0), snoozed = tonumber(snoozed or 0), told = tonumber(told or 0),
+    due = tonumber(due or 0), worker = worker or ''}
+end
+local function save(id, m)
+  redis.call('HSET', META, id, string.format('%s %.0f %.0f %.0f %.0f %d %.0f %s',
+    m.token, m.attempts, m.lapses, m.claimed, m.snoozed, m.told, m.due, m.worker))
+end
+local function header(record)
+  return string.match(record, '^1 (%d+) (%d+) ([^\\n]*)\\n')
+end
+local function check()
+  redis.call('HLEN', JOBS); redis.call('HLEN', META); redis.call('HLEN', ERRORS)
+  redis.call('ZCARD', LEASES); redis.call('ZCARD', DEAD)
+  redis.call('LLEN', WAKE); redis.call('HLEN', LANES)
+  for i = 1, count do redis.call('ZCARD', order[i].ready); redis.call('LLEN', order[i].wake) end
+end
+local function allow_when_full() redis.call('ZREM', LEASES, '') end
+local TOKENS = 64
+local function ring(key, wanted)
+  local room = math.min(wanted, TOKENS - redis.call('LLEN', key))
+  for _ = 1, room do redis.call('RPUSH', key, '1') end
+end
+local function register(name)
+  if redis.call('HSETNX', LANES, name, '1') == 1 then
+    redis.call('HINCRBY', LANES, 'version', 1)
+    ring(WAKE, TOKENS)
+  end
+end
+local registered, woken = {}, {}
+local function put(lane, id, due)
+  if not registered[lane.name] then
+    register(lane.name)
+    registered[lane.name] = true
+  end
+  redis.call('ZADD', lane.ready, due, id)
+  -- What is due later is found by the claimers' own looks, of which there is at least one a second.
+  if due <= now() + 1000000 then woken[lane.wake] = (woken[lane.wake] or 0) + 1 end
+end
+local function ring_all()
+  for key, wanted in pairs(woken) do ring(key, wanted) end
+end
+local unknown = false
+local function lane_named(name)
+  if not name or not string.match(name, '^%-?%d:.') then name = '0:default' end
+  local lane = lanes[name]
+  if not lane then
+    -- Its key was not declared: have the caller come again with all lanes.
+    register(name)
+    unknown = true
+  end
+  return lane
+end
+local function forget(id)
+  redis.call('HDEL', ERRORS, id); redis.call('HDEL', JOBS, id); redis.call('HDEL', META, id)
+end
+"""
+
+ANSWER: Final = """
+local ANSWER = KEYS[#KEYS]
+local nonce, again = ARGV[A + 1], ARGV[A + 2] == '1'
+if again then
+  local before = redis.call('GET', ANSWER)
+  if before and string.sub(before, 1, #nonce) == nonce then return string.sub(before, #nonce + 1) end
+end
+A = A + 2
+local function answered(text, milliseconds)
+  redis.call('SET', ANSWER, nonce .. text, 'PX', milliseconds)
+  return text
+end
+"""
+
+
+# Notes which run of the server this is, so that the holders of leases get a lease's time after a restart.
+RUN: Final = """
+local function note_run(visibility)
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' then return end
+  local run, uptime = string.match(info, 'run_id:(%w+)'), string.match(info, 'uptime_in_seconds:(%d+)')
+  local before = redis.call('HGET', STATE, 'run')
+  if not run or before == run then return end
+  redis.call('HSET', STATE, 'run', run)
+  if before then redis.call('HSET', STATE, 'grace', int(now() - uptime * 1000000 + visibility)) end
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One Lua text and the digest the server knows it by; run again after a lost reply where that is ``repeatable``."""
+
+    name: str
+    text: str
+    repeatable: bool = True
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+def script(name: str, text: str, *, before: str = "", meta: bool = True, repeatable: bool = True) -> Script:
+    return Script(name, _PRELUDE + (_META if meta else "") + before + text, repeatable)
