@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ def new_project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Call
     for name in ("dsn", "postgres_dsn", "sqlite_dsn", "killable_postgres_dsn", "proxy"):
         if name in request.fixturenames:
             request.getfixturevalue(name)
+    numbers = count(1)
     with ExitStack() as stack:
 
         def make(dsn: str, **options: Any) -> Project:
-            project = Project(tmp_path / "project", dsn, **options)
+            project = Project(tmp_path / f"project-{next(numbers)}", dsn, **options)
             stack.callback(project.close)
             return project
 

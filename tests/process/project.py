@@ -13,8 +13,8 @@ from jfast_sync import Job
 from jfast_sync.config import load_config
 from jfast_sync.core import JFast
 from jfast_sync.tasks.registry import Registry
-from tests.process.store import EFFECTS, JobRow, Store
-from tests.process.workers import WorkerProcess
+from tests.process.store import EFFECTS, ONCE, JobRow, Store
+from tests.process.workers import PROGRAMS, WorkerProcess
 from tests.waiting import eventually
 
 _TEMPLATE = Path(__file__).parent / "template"
@@ -49,6 +49,7 @@ class Project:
         self.jfast = JFast(config, tasks=Registry())
         self.jfast.setup()
         self.store.execute(EFFECTS)
+        self.store.execute(ONCE)
         self._workers: list[WorkerProcess] = []
 
     # --- what a test does
@@ -60,9 +61,14 @@ class Project:
 
     def worker(self, *arguments: str, **environment: str) -> WorkerProcess:
         """Start `jfast-sync worker` here; it is killed after the test, whatever happens."""
-        worker = WorkerProcess(self.folder, len(self._workers) + 1, arguments, environment)
-        self._workers.append(worker)
-        return worker
+        return self.run("worker", "jfast-sync", "worker", *arguments, **environment)
+
+    def run(self, name: str, program: str, *arguments: str, **environment: str) -> WorkerProcess:
+        """Start a program of this Python's environment in the project's folder; it is killed after the test."""
+        command = [str(PROGRAMS / program), *arguments]
+        process = WorkerProcess(self.folder, f"{name}-{len(self._workers) + 1}", command, environment)
+        self._workers.append(process)
+        return process
 
     def drain(self, *arguments: str, timeout: float = 60.0) -> WorkerProcess:
         """Let a fresh worker run everything that is left."""

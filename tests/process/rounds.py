@@ -42,33 +42,38 @@ _COUNTED_AFTER = 10.5
 
 @dataclass(frozen=True)
 class Idle:
-    """What an idle worker costs."""
+    """What an idle worker costs: percent of a core, and on PostgreSQL transactions (0 on SQLite)."""
 
+    dialect: str
     cpu_percent: float
-    transactions_per_second: float | None
+    transactions_per_second: float
 
 
-def measure_idle(project: Project, workers: list[WorkerProcess], seconds: float, admin_dsn: str | None) -> Idle:
-    """Leave idle workers alone for a while; return the busiest one's share of a core, and the transactions made."""
-    [warm] = project.enqueue("quick")
-    project.wait_until_done([warm])
-    # The client's own connections would count as well.
-    assert project.jfast.database is not None
-    project.jfast.database.dispose()
-    if admin_dsn is not None:
-        time.sleep(_COUNTED_AFTER)  # nothing says when a backend has reported what it did
-    settle_down(workers)
-    transactions = _transactions(project, admin_dsn)
+def measure_idle(projects: list[Project], seconds: float, admin_dsn: str) -> list[Idle]:
+    """Leave an idle worker of each project alone for a while, side by side; return what each of them cost."""
+    workers = [project.worker() for project in projects]
+    for project in projects:
+        [warm] = project.enqueue("quick")
+        project.wait_until_done([warm])
+        # The client's own connections would count as well.
+        assert project.jfast.database is not None
+        project.jfast.database.dispose()
+    time.sleep(_COUNTED_AFTER)  # nothing says when a backend has reported what it did
+    _wait_until_idle(workers)
+    transactions = [_transactions(project, admin_dsn) for project in projects]
     before, began = [worker.cpu_seconds() for worker in workers], time.monotonic()
     time.sleep(seconds)  # the stretch of time that is measured
     took = time.monotonic() - began
-    used = max(worker.cpu_seconds() - cpu for worker, cpu in zip(workers, before, strict=True))
-    made = _transactions(project, admin_dsn)
-    rate = None if transactions is None or made is None else (made - transactions) / took
-    return Idle(100 * used / took, rate)
+    after = [worker.cpu_seconds() for worker in workers]
+    made = [_transactions(project, admin_dsn) for project in projects]
+    assert [line for worker in workers for line in worker.trouble()] == []
+    return [
+        Idle(project.store.dialect, 100 * (cpu_after - cpu) / took, (now - then) / took)
+        for project, cpu, cpu_after, then, now in zip(projects, before, after, transactions, made, strict=True)
+    ]
 
 
-def settle_down(workers: list[WorkerProcess]) -> None:
+def _wait_until_idle(workers: list[WorkerProcess]) -> None:
     """Wait until workers have finished starting: half a second in which none used a tenth of a core."""
 
     def used() -> float:
@@ -79,10 +84,10 @@ def settle_down(workers: list[WorkerProcess]) -> None:
     eventually(used, 20, until=lambda cpu: cpu < 0.05, what="the workers to be idle")
 
 
-def _transactions(project: Project, admin_dsn: str | None) -> int | None:
+def _transactions(project: Project, admin_dsn: str) -> int:
     """Transactions of the project's database so far, asked from another one so as not to count."""
-    if admin_dsn is None:
-        return None
+    if project.store.dialect == "sqlite":
+        return 0
     import psycopg
 
     name = project.store.dsn.rsplit("/", 1)[1]

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 EFFECTS = "CREATE TABLE effects (job_id TEXT NOT NULL, attempts INTEGER NOT NULL, pid INTEGER NOT NULL)"
+ONCE = "CREATE TABLE once (job_id TEXT PRIMARY KEY)"
 _JOBS = "SELECT id, task, status, attempts, last_error FROM jfast_jobs ORDER BY id"
 
 

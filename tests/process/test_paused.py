@@ -50,11 +50,20 @@ def test_paused_before_its_first_write(new_project, dsn):
     assert_second_stands(project, job, second, after)
 
 
-def test_paused_after_its_write(new_project, postgres_dsn):
+def test_paused_after_a_write_its_successor_has_to_make_too(new_project, postgres_dsn):
     project = new_project(postgres_dsn, visibility_timeout=LEASE)
     [job] = project.enqueue("paused_after_write", {"gate": "wake"})
 
     _first, second, after = let_another_take_it(project, job, "wrote")
+
+    assert_second_stands(project, job, second, after)
+
+
+def test_paused_after_its_idempotency_claim(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=LEASE)
+    [job] = project.enqueue("paused_after_claim", {"gate": "wake", "key": "invoice-1"})
+
+    _first, second, after = let_another_take_it(project, job, "start")
 
     assert_second_stands(project, job, second, after)
 

@@ -1,4 +1,4 @@
-"""One `jfast-sync worker` as a process of its own, with the signals a test sends it."""
+"""A process under test - mostly one `jfast-sync worker` - with the signals a test sends it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ import psutil
 from tests.servers.processes import kill_tree
 from tests.waiting import eventually
 
-COMMAND = Path(sys.executable).with_name("jfast-sync")
+PROGRAMS = Path(sys.executable).parent
 _TROUBLE = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|Exception", re.IGNORECASE)
 
 
 class WorkerProcess:
-    """A running worker. It leads a process group of its own, so a Ctrl-C can be sent to all of it at once.
+    """A running worker, or a server with one inside. It leads a process group of its own, for a Ctrl-C to all of it.
 
     Args:
         folder: the project's.
-        number: makes its log's name unique.
-        arguments: those of `jfast-sync worker`.
+        name: its log's name.
+        command: the program and its arguments.
         environment: on top of this process's, from which JFAST_* is removed.
     """
 
     def __init__(
-        self, folder: Path, number: int, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self, folder: Path, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        self._log = folder / f"worker-{number}.log"
-        self.name = self._log.stem
+        self.name = name
+        self._log = folder / f"{name}.log"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("JFAST_")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [COMMAND, "worker", *arguments],
+                command,
                 cwd=folder,
                 env={**inherited, "JFAST_LOG_JSON_LOGS": "false", **(environment or {})},
                 stdin=subprocess.DEVNULL,

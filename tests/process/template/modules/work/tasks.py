@@ -95,8 +95,10 @@ def paused_before_write(payload: dict, job: Job, session: TaskSession) -> None:
 
 @task("work.paused_after_write")
 def paused_after_write(payload: dict, job: Job, session: TaskSession) -> None:
+    """Two starts cannot both write: the key makes the later one wait for the earlier one's transaction."""
     mark("start", job)
     effect(session, job)
+    session.execute(text("INSERT INTO once (job_id) VALUES (:id)"), {"id": job.id})
     mark("wrote", job)
     wait_at_gate(payload, job)
     mark("end", job)
