@@ -57,6 +57,7 @@ class Fetcher:
         self._on_end = on_end
         self.loop = Loop("jfast-fetcher", self._step, on_death)
         self._empty_claims = 0
+        self._empty_looks = 0
         self.waiting = False  # whether a claim is waiting right now: then the backend is looked at without us
 
     def stop(self) -> None:
@@ -97,6 +98,7 @@ class Fetcher:
         finally:
             self.waiting = False
         self._empty_claims = 0 if leases else self._empty_claims + 1
+        self._empty_looks = 0 if leases else self._empty_looks
         return leases
 
     def _drain_wait(self) -> float:
@@ -104,7 +106,12 @@ class Fetcher:
         return backoff(self._empty_claims, base=_DRAIN_WAIT_BASE, cap=_DRAIN_WAIT_CAP) if self._empty_claims else 0.0
 
     def _is_over(self) -> bool:
-        return self._is_empty is not None and self._slots.quiet and not self._state.held and self._is_empty()
+        """In drain mode: nothing is in hand, and two looks with a claim in between found nothing to wait for."""
+        if self._is_empty is None:
+            return False
+        empty = self._slots.quiet and not self._state.held and self._is_empty()
+        self._empty_looks = self._empty_looks + 1 if empty else 0
+        return self._empty_looks > 1
 
     def _release(self, leases: Iterable[Lease]) -> None:
         for lease in leases:

@@ -13,7 +13,7 @@ import pytest
 from jfast_sync.errors import UnavailableError
 from jfast_sync.job import Job, Lease, RunningJob
 from jfast_sync.outcome import Done, Policy, Settlement
-from jfast_sync.ports import Held, Queue, Selection, Settled
+from jfast_sync.ports import Held, Queue, Selection, Settled, Stats
 from jfast_sync.queues.memory import MemoryQueue
 from jfast_sync.worker.signals import on_stop_signal
 from tests.waiting import eventually
@@ -404,3 +404,22 @@ def test_a_drain_without_a_listing_waits_for_its_near_retries_and_not_for_far_on
     counts = bench.drain().counts
     assert (counts.done, counts.failed) == (1, 2)
     assert bench.stats().delayed == 1
+
+
+def test_a_job_that_moves_between_two_looks_is_not_missed_by_a_drain(bench: Bench, ran: list[int]) -> None:
+    """Recovered after the running ones were looked at and before the ready ones: neither look shows it."""
+    hidden = [True]
+
+    def stats() -> Stats:
+        return Stats() if hidden.pop() else bench.queue.inner.stats()
+
+    def claim(limit: int, wait: float, selection: Selection) -> list[Lease]:
+        if not hidden:
+            hidden.append(False)
+            return bench.queue.inner.claim(limit, wait, selection)
+        return []
+
+    bench.queue.stats, bench.queue.claim = stats, claim
+    bench.enqueue("t")
+    bench.drain()
+    assert ran == [0]
