@@ -6,7 +6,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from jfast_sync.errors import ConfigError, UnsupportedError
+from jfast_sync.errors import ConfigError, MissingDriverError, UnsupportedError
 from jfast_sync.outcome import Policy
 from jfast_sync.ports import Queue, SharesTransaction
 
@@ -56,7 +56,7 @@ def queue(config: Config, primary: Database | None) -> Queue:
         case "redis":
             return _redis_queue(config)
         case "rabbitmq":
-            raise UnsupportedError(f'[plugin.queue] backend = "{backend}" is not part of this version; use "auto"')
+            return _rabbit_queue(config)
         case _:
             return _own_queue(backend, config)
 
@@ -98,6 +98,30 @@ def _redis_queue(config: Config) -> Queue:
         visibility_timeout=config.queue.visibility_timeout,
         keep_done=config.queue.keep_done,
         tls={option: str(config.folder / name) for option, name in files.items() if name},
+    )
+
+
+def _rabbit_queue(config: Config) -> Queue:
+    try:
+        import pika  # noqa: F401
+    except ImportError:
+        raise MissingDriverError(
+            '[plugin.queue] backend = "rabbitmq" needs pika: pip install "jfast-sync[rabbitmq]"'
+        ) from None
+    from jfast_sync.queues.rabbitmq.connection import Server
+    from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+
+    options = config.queue
+    files = {
+        name: config.folder / value
+        for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+        if (value := getattr(options, f"rabbitmq_{name}")) is not None
+    }
+    return RabbitQueue(
+        Server(url=options.rabbitmq_url, **files),
+        name=options.name,
+        queue_type=options.rabbitmq_queue_type,
+        visibility_timeout=options.visibility_timeout,
     )
 
 

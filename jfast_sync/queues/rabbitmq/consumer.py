@@ -1,0 +1,384 @@
+"""The thread that owns the consuming connection: it serves heartbeats, takes deliveries, acknowledges, reconnects.
+
+Consumers stand only while somebody claims: what is delivered here is kept from all other workers. Credit is what the
+claim asked for; when no claim has come for a moment, consumers are cancelled and what they still brought goes back as
+copies, because handing a message back raises the broker's delivery count, which is how crashes are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+from jfast_sync.backoff import backoff
+from jfast_sync.errors import JFastError, UnavailableError
+from jfast_sync.loop import Deadline
+from jfast_sync.queues.rabbitmq.connection import BOUND, Connection, Server
+from jfast_sync.queues.rabbitmq.directory import Directory
+from jfast_sync.queues.rabbitmq.ledger import Arrival, Delivery, Ledger
+from jfast_sync.queues.rabbitmq.names import WorkQueue
+from jfast_sync.queues.rabbitmq.subscriptions import Subscriptions
+from jfast_sync.queues.rabbitmq.topology import Topology
+from jfast_sync.redact import error_text
+
+__all__ = ["Consumer"]
+
+log = logging.getLogger("jfast_sync.queues.rabbitmq")
+
+T = TypeVar("T")
+
+_AGAIN_BASE, _AGAIN_CAP = 0.1, 5.0
+_GATHER: Final = 0.25  # seconds to wait for the rest of what a look has counted
+_SEEK_EVERY: Final = 1.0
+
+
+class Consumer:
+    """Deliveries for :meth:`RabbitQueue.claim`, and their acknowledgement.
+
+    Args:
+        server: where the broker is.
+        topology: declared again at every connect, so that a queue deleted meanwhile is there again.
+        ledger: told of every delivery.
+        directory: the named queues there are.
+        give_back: stores copies of deliveries nobody claimed; False where it could not.
+        linger: seconds without a claim after which the consumers are cancelled.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        topology: Topology,
+        ledger: Ledger,
+        directory: Directory,
+        *,
+        give_back: Callable[[Sequence[Delivery]], bool],
+        linger: float = 0.2,
+    ) -> None:
+        self._server = server
+        self._topology = topology
+        self._ledger = ledger
+        self._directory = directory
+        self._give_back = give_back
+        self.linger = linger
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._connection: Connection | None = None
+        self._subscriptions: Subscriptions | None = None
+        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._bell: SimpleQueue[bool] = SimpleQueue()
+        self._up = threading.Event()
+        self._tried = threading.Event()  # set once a connection was made or refused
+        self._stop = threading.Event()
+        self._error: JFastError | None = None
+        self._buffer: deque[Delivery] = deque()
+        self._claiming = False
+        self._claimed_at = -1e9
+        self._demand = 1
+        self._plan: frozenset[WorkQueue] = frozenset()
+        self._seek_at = 0.0
+
+    # --- from any thread
+
+    def ensure(self) -> None:
+        """Start the thread if it does not run, and wait for a connection.
+
+        Raises:
+            UnavailableError: there is none; the thread goes on trying.
+        """
+        with self._starting:
+            if self._thread is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._reset()
+                self._thread = threading.Thread(target=self._run, name="jfast-rabbitmq", daemon=True)
+                self._thread.start()
+        if not self._up.is_set():
+            self._tried.wait(BOUND)
+            if not self._up.is_set():
+                raise self._error or UnavailableError(f"RabbitMQ at {self._server.shown} does not answer")
+
+    def claim(self, limit: int, wait: float, queues: frozenset[str] | None) -> list[Delivery]:
+        """Return up to ``limit`` deliveries, the higher bands first; waits up to ``wait`` seconds for the first."""
+        deadline = Deadline(wait)
+        woken = self._heard()
+        self.ensure()
+        self._claiming = True
+        try:
+            works = self._directory.works(queues)
+            found = self._take(limit, works)
+            if found or not works or limit <= 0:
+                if not found and not woken:
+                    self._wait(deadline, lambda: False)
+                return found
+            expected = self._call(lambda: self._look(limit, wait, works))
+            if expected > 1 and wait:
+                self._wait(Deadline(_GATHER), lambda: len(self._buffer) >= expected)
+            while not (found := self._take(limit, works)) and not woken and not deadline.passed:
+                woken = self._wait(deadline, lambda: bool(self._buffer))
+                if queues is None and (more := self._directory.works(None)) != works:
+                    works = more
+                    self._call(lambda: self._widen(works))
+            return found or self._take(limit, works)
+        finally:
+            self._claimed_at = time.monotonic()
+            self._claiming = False
+
+    def wake(self) -> None:
+        """End a waiting claim; re-entrant, for signal handlers."""
+        self._bell.put(True)
+
+    def acknowledge(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge deliveries; what belongs to a channel that is gone is left to the ledger's memory."""
+        todo = list(deliveries)
+        if todo:
+            self._call(lambda: self._acknowledge(todo))
+
+    def waiting(self) -> list[Delivery]:
+        """What was delivered and not claimed, with everything that was on its way when this was called."""
+        if self._thread is None or self._pid != os.getpid() or not self._up.is_set():
+            return []
+        self._call(self._barrier)
+        return list(self._buffer)
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no connection now, where one is wanted."""
+        return str(self._error) if self._thread is not None and self._error is not None else None
+
+    def close(self) -> None:
+        """Stop the thread and close its connection; what it holds goes back."""
+        thread = self._thread
+        if thread is None or self._pid != os.getpid():
+            return
+        self._stop.set()
+        self._nudge()
+        self.wake()
+        thread.join(BOUND * 2)
+        with self._starting:
+            self._thread = None
+
+    # --- the caller's side
+
+    def _call(self, work: Callable[[], T]) -> T:
+        """Have the connection's thread do something, and wait for the result."""
+        order: Future[T] = Future()
+        self._orders.put((work, order))
+        self._nudge()
+        try:
+            return order.result(BOUND * 2)
+        except TimeoutError:
+            raise UnavailableError(f"RabbitMQ at {self._server.shown} does not answer") from None
+
+    def _nudge(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with suppress(Exception):  # it may be closing right now
+                connection.call_soon(lambda: None)
+
+    def _take(self, limit: int, works: frozenset[WorkQueue]) -> list[Delivery]:
+        mine = sorted((each for each in list(self._buffer) if each.work in works), key=lambda each: each.work.band)
+        taken = []
+        for delivery in mine[:limit]:
+            with suppress(ValueError):  # the thread has given it back, or lost it
+                self._buffer.remove(delivery)
+                taken.append(delivery)
+        return taken
+
+    def _heard(self) -> bool:
+        woken = False
+        with suppress(Empty):
+            while True:
+                woken = self._bell.get_nowait() or woken
+        return woken
+
+    def _wait(self, deadline: Deadline, done: Callable[[], bool]) -> bool:
+        """Wait for ``done``, checked at every ring; return whether :meth:`wake` was called."""
+        while not done() and not deadline.passed:
+            if not self._up.is_set() or self._stop.is_set():
+                raise self._error or UnavailableError("the connection to RabbitMQ was lost")
+            with suppress(Empty):
+                if self._bell.get(timeout=deadline.remaining(5.0)):
+                    return True
+        return False
+
+    # --- the thread
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                self._connect()
+                failures = 0
+                while not self._stop.is_set():
+                    self._turn()
+            except Exception as exc:
+                error = exc if isinstance(exc, JFastError) else UnavailableError(f"RabbitMQ: {error_text(exc)}")
+                if not isinstance(exc, JFastError):
+                    log.exception("the connection to RabbitMQ is made again")
+                elif not failures:
+                    log.warning("%s", error)
+                self._lost(error)
+                failures += 1
+                self._stop.wait(backoff(failures, base=_AGAIN_BASE, cap=_AGAIN_CAP, jitter=0.3))
+        self._farewell()
+
+    def _connect(self) -> None:
+        connection = Connection(self._server, "consumer")
+        try:
+            self._topology.setup(connection)
+            self._directory.follow(connection)
+            self._subscriptions = Subscriptions(connection, self._topology, self._arrived)
+        except BaseException:
+            connection.close()
+            raise
+        self._ledger.connected()
+        self._connection = connection
+        self._error = None
+        self._up.set()
+        self._tried.set()
+
+    def _lost(self, error: JFastError) -> None:
+        self._error = error
+        self._up.clear()
+        self._tried.set()
+        connection, self._connection, self._subscriptions = self._connection, None, None
+        lost = list(self._buffer)
+        self._buffer.clear()
+        self._ledger.lose(lost)
+        if connection is not None:
+            connection.close()
+        with suppress(Empty):
+            while True:
+                self._orders.get_nowait()[1].set_exception(error)
+        self._bell.put(False)
+
+    def _farewell(self) -> None:
+        with suppress(JFastError):
+            if self._connection is not None:
+                self._work_off_orders()
+                self._pause_all()
+        self._lost(UnavailableError("the queue was closed"))
+
+    def _turn(self) -> None:
+        assert self._connection is not None and self._subscriptions is not None
+        self._work_off_orders()
+        self._arrange()
+        self._connection.pump(self._pause())
+        self._connection.run_until(lambda: True, Deadline(0))
+        self._directory.check()
+        self._subscriptions.check()
+        if not self._connection.is_open:
+            raise UnavailableError(f"RabbitMQ at {self._server.shown}: the connection was lost")
+
+    def _work_off_orders(self) -> None:
+        with suppress(Empty):
+            while True:
+                work, order = self._orders.get_nowait()
+                try:
+                    order.set_result(work())
+                except JFastError as exc:
+                    order.set_exception(exc)
+                    raise
+                except Exception as exc:
+                    order.set_exception(exc)
+
+    def _pause(self) -> float:
+        if not self._orders.empty():
+            return 0.0
+        if self._subscriptions is not None and (self._subscriptions.hungry or self._buffer) and not self._claiming:
+            return max(self._claimed_at + self.linger - time.monotonic(), 0.01)
+        return _SEEK_EVERY if self._ledger.running else 5.0
+
+    @property
+    def _active(self) -> bool:
+        return self._claiming or time.monotonic() - self._claimed_at < self.linger
+
+    def _arrange(self) -> None:
+        """Have consumers where they are wanted, and nowhere else."""
+        assert self._subscriptions is not None
+        if self._active:
+            self._subscriptions.want(self._plan, self._demand)
+        elif self._subscriptions.hungry or self._buffer:
+            self._pause_all()
+        if time.monotonic() >= self._seek_at and (adrift := self._ledger.adrift()):
+            # What runs here has to be recognised when it is handed out again, also while nobody claims.
+            self._seek_at = time.monotonic() + _SEEK_EVERY
+            self._claimed_at = max(self._claimed_at, time.monotonic())
+            for work, count in adrift.items():
+                self._subscriptions.want(frozenset((work,)), count)
+
+    def _pause_all(self) -> None:
+        assert self._subscriptions is not None
+        self._subscriptions.cancel()
+        self._subscriptions.barrier()
+        surplus = list(self._buffer)
+        self._buffer.clear()
+        if not surplus:
+            return
+        if self._give_back(surplus):
+            for delivery in surplus:
+                self._ledger.over(delivery.message_id)
+            self._acknowledge(surplus)
+        else:
+            self._ledger.lose(surplus)
+            self._subscriptions.requeue(surplus)
+
+    def _look(self, limit: int, wait: float, works: frozenset[WorkQueue]) -> int:
+        """See what is there; return how many deliveries to wait for a little."""
+        assert self._subscriptions is not None
+        subscriptions = self._subscriptions
+        self._demand = limit
+        if subscriptions.hungry and (wait or subscriptions.is_hungry_on(works)):
+            self._plan = works
+            subscriptions.want(works, limit)
+            return 0
+        if not wait:
+            for work in sorted(works):
+                while len(self._buffer) < limit and subscriptions.get(work):
+                    pass
+            subscriptions.barrier()
+            return 0
+        counts = subscriptions.counts(works)
+        covering, total = set(), 0
+        for work in sorted(works):
+            if counts[work] and total < limit:
+                covering.add(work)
+                total += counts[work]
+        self._plan = frozenset(covering) or works
+        subscriptions.want(self._plan, limit)
+        return min(total, limit)
+
+    def _widen(self, works: frozenset[WorkQueue]) -> None:
+        self._plan = works
+
+    def _barrier(self) -> None:
+        assert self._subscriptions is not None
+        self._subscriptions.barrier()
+
+    def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        assert self._subscriptions is not None
+        self._subscriptions.acknowledge(each for each in deliveries if each.generation == self._ledger.generation)
+
+    def _arrived(self, delivery: Delivery) -> bool:
+        """Take a delivery in; return whether it may be acknowledged at once."""
+        delivery.generation = self._ledger.generation
+        match self._ledger.arrive(delivery):
+            case Arrival.NEW:
+                self._buffer.append(delivery)
+                self._bell.put(False)
+            case Arrival.ADOPTED:
+                log.info("the message of a job that runs here was handed out again, and recognised")
+            case Arrival.OVER:
+                return True
+        return False

@@ -1,0 +1,73 @@
+"""Making named queues when they are first used, and again when somebody has deleted them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from jfast_sync.loop import Deadline
+from jfast_sync.queues.rabbitmq.connection import BOUND, Connection, MissingError
+from jfast_sync.queues.rabbitmq.directory import Directory
+from jfast_sync.queues.rabbitmq.names import WorkQueue
+from jfast_sync.queues.rabbitmq.publisher import Message, new_message_id
+from jfast_sync.queues.rabbitmq.topology import Topology, declare
+
+__all__ = ["Maker"]
+
+
+class Maker:
+    """Knows which named queues exist, and makes those that do not."""
+
+    def __init__(self, topology: Topology, directory: Directory) -> None:
+        self._topology = topology
+        self._directory = directory
+        self._made: set[str] = set()
+        self._lock = threading.Lock()
+
+    def missing(self, queues: set[str]) -> set[str]:
+        """Return those not known to exist: what goes into the cascade must have an end there."""
+        with self._lock:
+            return queues - self._made
+
+    def ensure(self, connection: Connection, queues: set[str]) -> None:
+        """Make named queues that do not exist."""
+        for queue in sorted(queues):
+            if not self._exists(connection, queue):
+                self._topology.setup(connection)
+                self._make(connection, queue)
+            self._note(queue)
+
+    def repair(self, connection: Connection, returned: Sequence[Message]) -> None:
+        """Make what a message that came back was meant for."""
+        self._topology.setup(connection)
+        for queue in sorted({message.queue for message in returned if message.queue is not None}):
+            self._make(connection, queue)
+            self._note(queue)
+
+    def _exists(self, connection: Connection, queue: str) -> bool:
+        deadline = Deadline(BOUND)
+        channel = connection.channel(deadline)
+        name = self._topology.names.work(WorkQueue(1, queue))
+        try:
+            channel.call("queue_declare", deadline, queue=name, passive=True)
+        except MissingError:
+            return False
+        channel.close()
+        return True
+
+    def _make(self, connection: Connection, queue: str) -> None:
+        """Announce, then make: a worker that misses the announcement would never look into the queue."""
+        deadline = Deadline(BOUND)
+        channel = connection.channel(deadline)
+        confirmed: list[object] = []
+        channel.call("confirm_delivery", deadline, ack_nack_callback=confirmed.append)
+        announcement = Message("", self._topology.names.directory, queue.encode(), new_message_id())
+        channel.amqp.basic_publish("", announcement.routing_key, announcement.body, announcement.properties)
+        channel.wait(lambda: bool(confirmed), deadline)
+        channel.close()
+        declare(connection, list(self._topology.work_parts(queue)))
+
+    def _note(self, queue: str) -> None:
+        with self._lock:
+            self._made.add(queue)
+        self._directory.add(queue)
