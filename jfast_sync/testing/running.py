@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from jfast_sync.core import JFast
 from jfast_sync.errors import LeaseLostError
 from jfast_sync.job import Lease
 from jfast_sync.observers import JobEvent, Moment, Observers
-from jfast_sync.outcome import Bury, Done, Release, Retry, Settlement
+from jfast_sync.outcome import Bury, Done, Retry, Settlement
 from jfast_sync.ports import Queue, Selection, Settled, SharesTransaction
 from jfast_sync.sql.session import on_commit
 from jfast_sync.worker import WorkerOptions
@@ -55,13 +56,16 @@ def drain(jf: JFast, *, raise_errors: bool = True, max_jobs: int = _ENDLESS) -> 
     """
     jf.setup()
     run = _Run(jf)
-    for _ in range(max_jobs):
-        leases = run.queue.claim(1, 0.0, _EVERYTHING)
-        if not leases:
-            return run.counts
-        error = run.one(leases[0])
-        if error is not None and raise_errors:
-            raise error
+    try:
+        for _ in range(max_jobs):
+            leases = run.queue.claim(1, 0.0, _EVERYTHING)
+            if not leases:
+                return run.counts
+            error = run.one(leases[0])
+            if error is not None and raise_errors:
+                raise error
+    finally:
+        run.record()
     if run.queue.stats().ready:
         raise AssertionError(f"{max_jobs} jobs were run and more are due: do they enqueue each other without end?")
     return run.counts
@@ -94,6 +98,8 @@ class _Run:
     def __init__(self, jf: JFast) -> None:
         self.queue: Queue = jf.queue.backend
         self.counts = Drained()
+        self._done: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
         self._told = _Told(jf.observers)
         self._transactions = Transactions(self.queue, jf.database)
         self._executor = Executor(
@@ -125,20 +131,27 @@ class _Run:
             case _:
                 if self.queue.settle([Settlement(lease, ended)]) != [Settled.APPLIED]:
                     raise LeaseLostError(f"job {lease.job.id} was taken by somebody else while it ran")
-        self._count(ended, skipped)
+        self._count(lease.job.task, ended, skipped)
 
-    def _count(self, ended: Ended, skipped: bool) -> None:
+    def _count(self, task: str, ended: Ended, skipped: bool) -> None:
         match ended:
-            case Done() | Committed() if skipped:
-                self.counts.skipped += 1
             case Done() | Committed():
-                self.counts.done += 1
+                self.counts.skipped += skipped
+                self.counts.done += not skipped
+                self._done[task] += 1
             case Bury():
                 self.counts.dead += 1
-            case Retry() | Release():
+                self._failed[task] += 1
+            case Retry(refund=refund):
                 self.counts.retried += 1
+                self._failed[task] += not refund
             case _:
                 pass
+
+    def record(self) -> None:
+        """Add what was run to the queue's counters, as a worker does now and then."""
+        if self._done or self._failed:
+            self.queue.record(self._done, +self._failed)
 
 
 @contextmanager

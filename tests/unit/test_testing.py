@@ -190,6 +190,8 @@ def test_without_raising_everything_due_is_run(app: Any) -> None:
         fail.enqueue()
         well.enqueue()
         assert drain(jf, raise_errors=False) == Drained(done=1, retried=2, dead=1)
+        stats = jf.queue.stats()
+        assert (stats.done_by_task, stats.failed_by_task) == ({"well": 1}, {"fail": 3})
 
 
 def test_what_steers_a_job_is_never_raised(app: Any) -> None:
