@@ -62,7 +62,7 @@ class SqlTable:
     def _sql(self) -> Statements:
         """The statements; on PostgreSQL with the table's schema, because a handler may change its search path."""
         if self._statements is None:
-            found = self._transact(lambda connection: connection.execute(_SCHEMA, {"table": self.table}).scalar())
+            found = self._watched(lambda connection: connection.execute(_SCHEMA, {"table": self.table}).scalar())
             if found is None:
                 raise SchemaError(f'there is no table {self.table}; run "jfast-sync db upgrade"')
             self._statements = sql_postgresql.statements(f"{found}.{self.table}")
@@ -88,6 +88,11 @@ class SqlTable:
         return parameters
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which uses the statements, in a short transaction."""
+        _ = self._sql  # found out before: inside, it would take a second connection of a pool that may have one
+        return self._watched(work)
+
+    def _watched(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a short transaction, keeping an eye on how long the database could not be reached."""
         try:
             result = self.database.transact(work)

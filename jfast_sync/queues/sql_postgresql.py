@@ -14,7 +14,7 @@ __all__ = ["statements"]
 # An uncorrelated subselect is computed once, before the scan; no index takes a bare, volatile clock_timestamp().
 _NOW: Final = "(SELECT clock_timestamp())"
 # Part of every token: which run of the server the lease was taken from.
-_INCARNATION: Final = "(SELECT '@' || floor(extract(epoch FROM pg_postmaster_start_time()))::text)"
+_INCARNATION: Final = "(SELECT '@' || extract(epoch FROM pg_postmaster_start_time())::text)"
 _DEAD_AT: Final = "coalesce(j.died_at, j.created_at)"
 _MICROSECOND: Final = "'1 microsecond'"
 _EPOCH: Final = "timestamptz 'epoch'"
