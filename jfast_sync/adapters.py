@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from jfast_sync.errors import ConfigError, MissingDriverError, UnsupportedError
+from jfast_sync.errors import ConfigError, MissingDriverError
 from jfast_sync.outcome import Policy
 from jfast_sync.ports import Queue, SharesTransaction
 
@@ -20,9 +23,20 @@ if TYPE_CHECKING:
     from jfast_sync.worker import Worker
     from jfast_sync.worker.child import ChildLauncher
 
-__all__ = ["database", "policy", "queue", "set_up", "worker"]
+__all__ = ["database", "policy", "queue", "set_up", "sized_for", "worker"]
 
 _SPARE_CONNECTIONS: Final = 4
+_threads: ContextVar[int | None] = ContextVar("jfast_threads", default=None)
+
+
+@contextmanager
+def sized_for(threads: int | None) -> Iterator[None]:
+    """Size the pools of apps built inside the block for a worker of so many threads, unless they say otherwise."""
+    token = _threads.set(threads)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
 
 
 def database(config: Config, *, engine: Engine | None = None, threads: int | None = None) -> Database | None:
@@ -31,6 +45,7 @@ def database(config: Config, *, engine: Engine | None = None, threads: int | Non
         return None
     from jfast_sync.sql.engine import Database
 
+    threads = threads or _threads.get()
     size = config.database.pool_size or (threads + _SPARE_CONNECTIONS if threads else None)
     return Database(
         engine if engine is not None else config.database.dsn,

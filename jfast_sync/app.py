@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jfast_sync import context
+from jfast_sync import adapters, context
 from jfast_sync.config import Config, load_config
 from jfast_sync.core import JFast
 from jfast_sync.errors import ConfigError, JFastError
@@ -92,7 +92,8 @@ def load(
     )
     if source.target is None:
         return _from_file(source, threads)
-    app = _resolve(source.target)
+    with adapters.sized_for(threads):
+        app = _resolve(source.target)
     for module in imports:
         import_named(module)
     app.source = source
