@@ -39,20 +39,19 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
+    """A room that pyproject.toml has in brackets is not finished, and need not be drawn yet."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["id"] == "rooms")
-    enforced = [{room for room in _rooms(layer) if _exists(room)} for layer in layers]
+    enforced = [_rooms(layer) for layer in layers]
+    finished = [{room for room in layer if not room.startswith("(")} for layer in enforced]
     drawn = re.search(r"```text\ncli/\S+ .*?\n(.*?)```", PAGE, re.DOTALL)
     assert drawn is not None
     shown = [_rooms(line.split("   ")[0]) for line in drawn[1].splitlines()]
-    assert shown == enforced, "draw the layers in docs/architecture.md as they are in pyproject.toml"
+    assert len(shown) == len(enforced)
+    for here, needed, known in zip(shown, finished, enforced, strict=True):
+        assert needed <= here <= {room.strip("()") for room in known}, "draw the layers as pyproject.toml has them"
 
 
 def _rooms(layer: str) -> set[str]:
-    # In brackets: a room that may be missing.
-    return {room.strip(" ()") for room in re.split(r"[|:]", layer)}
-
-
-def _exists(room: str) -> bool:
-    return (ROOT / "jfast_sync" / room).is_dir() or (ROOT / "jfast_sync" / f"{room}.py").is_file()
+    return {room.strip() for room in re.split(r"[|:]", layer)}
