@@ -41,6 +41,7 @@ PUBLIC = {
     ],
     "jfast_sync.flask": ["JFast", "get_session"],
     "jfast_sync.outbox": ["claim_once"],
+    "jfast_sync.schedules": ["Cron", "Every"],
     "jfast_sync.tasks": ["Cancel", "Retry", "Snooze", "TaskContext", "TaskSession", "task"],
     "jfast_sync.testing": [
         "Drained",

@@ -1,0 +1,52 @@
+"""What to write instead of the forms that other programs know and this one refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["not_understood", "wrong_count"]
+
+_FOREIGN: Final = (
+    (re.compile(r"\?"), 'Quartz\'s "?" is not part of cron; write *'),
+    (re.compile(r"#"), 'Quartz\'s "#" (the n-th weekday) is not part of cron; let the task look at scheduled_for'),
+    (
+        re.compile(r"(?:^|\d|-)l(?:w$|-\d+$|$)"),
+        'Quartz\'s "L" (the last) is not part of cron; write 28-31, and let the task look for the last one',
+    ),
+    (
+        re.compile(r"^\d+w$"),
+        'Quartz\'s "W" (the nearest weekday) is not part of cron; let the task look at scheduled_for',
+    ),
+    (
+        re.compile(r"^[hr](?:\(|/|$)"),
+        "random values would differ in every replica; write a number, and jitter=timedelta(...) to spread the load",
+    ),
+    (re.compile(r"^$"), "nothing stands between two commas, or before or after one; take the comma out"),
+    (re.compile(r"^-\d"), "numbers are not negative"),
+    (re.compile(r"\."), "numbers are whole"),
+    (re.compile(r"\d{5}"), "the number is out of range"),
+    (re.compile(r"^[a-z]{4,}"), "names have three letters, like jan or mon"),
+)
+
+
+def wrong_count(fields: int) -> str:
+    """Say what is wrong with a number of fields other than five."""
+    if fields == 0:
+        return 'it is empty; write five fields, like "0 3 * * *"'
+    known = "minute, hour, day of month, month, day of week"
+    if fields == 6:
+        return (
+            f"six fields, but cron has five: {known}. Leave the seconds or the year out; for seconds take "
+            "every=timedelta(seconds=...)"
+        )
+    return f"{fields} fields, but cron has five: {known}"
+
+
+def not_understood(item: str, field: str) -> str:
+    """Say why something between two commas is refused."""
+    for pattern, text in _FOREIGN:
+        if pattern.search(item):
+            return text
+    example = {"month": "jan or 1-6", "day of week": "mon or 1-5"}.get(field, "5, 1-6 or */2")
+    return f"not understood; write something like {example}"
