@@ -110,8 +110,12 @@ class Job:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
-    def from_wire(cls, body: bytes | str) -> Self:
+    def from_wire(cls, body: bytes | str, **beside: Any) -> Self:
         """Rebuild a job from its wire form; ``id`` and ``task`` are mandatory, unknown keys are ignored.
+
+        Args:
+            body: the JSON.
+            beside: fields that a queue keeps beside the body; they replace what it says.
 
         Raises:
             PayloadError: the body is not such a JSON object.
@@ -127,14 +131,9 @@ class Job:
         if not isinstance(fields.get("payload", {}), dict):
             raise PayloadError('not a job: "payload" must be a JSON object')
         try:
-            return cls(
-                **fields,
-                request_id=data.get("request_id"),
-                tenant_id=data.get("tenant_id"),
-                trace=data.get("trace"),
-                available_at=_from_iso(data.get("available_at")),
-                created_at=_from_iso(data.get("created_at")),
-            )
+            fields |= {name: data.get(name) for name in ("request_id", "tenant_id", "trace")}
+            fields |= {name: _from_iso(data.get(name)) for name in ("available_at", "created_at") if name not in beside}
+            return cls(**{**fields, **beside})
         except (TypeError, ValueError, OverflowError) as exc:
             raise PayloadError(f"not a job: {exc}") from None
 

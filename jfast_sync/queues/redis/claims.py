@@ -112,8 +112,8 @@ class Claims(RedisStore):
     def _leases(self, answer: Sequence[Any]) -> list[Lease]:
         leases: list[Lease] = []
         broken: list[Settlement] = []
-        for name, stored, token, attempts, lapses, snoozed, due, error in flat(answer[2:], 8):
-            meta = Meta(token.decode(), attempts, lapses, answer[0], snoozed, due=due)
+        for name, stored, text, error in flat(answer[2:], 4):
+            meta = Meta.of(text)
             try:
                 record = Record.of(name.decode(), stored)
                 leases.append(record.lease(meta, answer[0], split_error(error)[0]))
@@ -157,5 +157,5 @@ def _stored(job: Job) -> tuple[Any, ...]:
         kind, value = "d", int(job.delay.total_seconds() * _SECOND)
     elif job.available_at is not None:
         kind, value = "a", micros(job.available_at)
-    lane = Lane(job.priority, job.queue).name
-    return job.id, lane, job.to_wire(), job.max_attempts or 1, kind, value, job.attempts, job.error or ""
+    head = f"{job.max_attempts or 1} {kind} {value} {job.attempts} {Lane(job.priority, job.queue).name}"
+    return job.id, job.to_wire(), job.error or "", head

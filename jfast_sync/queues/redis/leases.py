@@ -26,6 +26,7 @@ log = logging.getLogger("jfast_sync.queues.redis")
 VANISHED: Final = "its worker vanished: the lease ran out before the job was finished"
 _CHUNK: Final = 500
 _SECOND: Final = 1_000_000
+_LONGEST_DELAY: Final = 3660 * 86_400.0  # as for a job's own delay; seconds
 _HELD: Final = (Held.LOST, Held.YES, Held.CANCEL)
 
 
@@ -58,7 +59,7 @@ class Leases(RedisStore):
         return [known.get(_key(one)) or next(answers) for one in settlements]
 
     def _write(self, attempt: _Doubt, *, again: bool = False) -> list[Settled]:
-        lanes = sorted({_lane(one) for one in attempt.batch})
+        lanes = sorted({_lane(one) for one in attempt.batch if not isinstance(one.outcome, Done)})
         args = [int(self.keep_done * _SECOND), *(value for one in attempt.batch for value in _written(one))]
         try:
             answers = self._replay(SETTLE, lanes, args, attempt.key, attempt.nonce, again=again)
@@ -124,19 +125,22 @@ def _lane(settlement: Settlement) -> Lane:
 
 
 def _written(settlement: Settlement) -> tuple[Any, ...]:
-    lease = settlement.lease
-    kind, due, value, flags, error = "D", "d", 0, "", ""
+    lease, lane = settlement.lease, _lane(settlement).name
     match settlement.outcome:
         case Done():
-            pass
+            return "D", lease.job.id, lease.token
         case Bury() as bury:
-            kind, error = "B", joined_error(bury.error, bury.traceback)
+            return "B", lease.job.id, lease.token, lane, "d", 0, "", joined_error(bury.error, bury.traceback)
         case Release():
-            kind = "L"
+            return "L", lease.job.id, lease.token, lane, "d", 0, "", ""
         case Retry() as retry:
-            kind, flags = "R", ("r" if retry.refund else "") + ("s" if retry.snooze else "")
+            flags = ("r" if retry.refund else "") + ("s" if retry.snooze else "")
             error = joined_error(retry.error, retry.traceback)
-            due, value = ("a", micros(retry.until)) if retry.until is not None else ("d", int(retry.delay * _SECOND))
+            kind, due = ("a", micros(retry.until)) if retry.until is not None else ("d", _microseconds(retry.delay))
+            return "R", lease.job.id, lease.token, lane, kind, due, flags, error
         case _ as never:
             assert_never(never)
-    return kind, lease.job.id, lease.token, _lane(settlement).name, due, value, flags, error
+
+
+def _microseconds(seconds: float) -> int:
+    return int(min(max(seconds, 0.0), _LONGEST_DELAY) * _SECOND)

@@ -41,26 +41,44 @@ local function int(n) return string.format('%.0f', n) end
 """
 
 _META: Final = """
-local function meta_of(id)
-  local text = redis.call('HGET', META, id)
+local function parsed(text)
   local token, attempts, lapses, claimed, snoozed, told, due, worker =
     string.match(text or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%-?%d+) (.*)$')
   return {token = token or '-', attempts = tonumber(attempts or 0), lapses = tonumber(lapses or 0),
     claimed = tonumber(claimed or 0), snoozed = tonumber(snoozed or 0), told = tonumber(told or 0),
     due = tonumber(due or 0), worker = worker or ''}
 end
-local function save(id, m)
-  redis.call('HSET', META, id, string.format('%s %.0f %.0f %.0f %.0f %d %.0f %s',
-    m.token, m.attempts, m.lapses, m.claimed, m.snoozed, m.told, m.due, m.worker))
+local function written(m)
+  return string.format('%s %.0f %.0f %.0f %.0f %d %.0f %s',
+    m.token, m.attempts, m.lapses, m.claimed, m.snoozed, m.told, m.due, m.worker)
 end
+local function meta_of(id) return parsed(redis.call('HGET', META, id)) end
+local function save(id, m) redis.call('HSET', META, id, written(m)) end
 local function header(record)
   return string.match(record, '^1 (%d+) (%d+) ([^\\n]*)\\n')
+end
+-- Run a command on many arguments, a part at a time: Lua's unpack() has a limit.
+local function bulk(command, key, values)
+  for first = 1, #values, 1000 do
+    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+end
+local function bulk_get(key, ids)
+  local found = {}
+  for first = 1, #ids, 1000 do
+    local part = redis.call('HMGET', key, unpack(ids, first, math.min(first + 999, #ids)))
+    for i = 1, #part do found[first + i - 1] = part[i] end
+  end
+  return found
+end
+local function check_lanes()
+  for i = 1, count do redis.call('ZCARD', order[i].ready); redis.call('LLEN', order[i].wake) end
 end
 local function check()
   redis.call('HLEN', JOBS); redis.call('HLEN', META); redis.call('HLEN', ERRORS)
   redis.call('ZCARD', LEASES); redis.call('ZCARD', DEAD)
   redis.call('LLEN', WAKE); redis.call('HLEN', LANES)
-  for i = 1, count do redis.call('ZCARD', order[i].ready); redis.call('LLEN', order[i].wake) end
+  check_lanes()
 end
 local function allow_when_full() redis.call('ZREM', LEASES, '') end
 local TOKENS = 64
@@ -74,18 +92,26 @@ local function register(name)
     ring(WAKE, TOKENS)
   end
 end
-local registered, woken = {}, {}
+local placed = {}
 local function put(lane, id, due)
-  if not registered[lane.name] then
+  local place = placed[lane.name]
+  if not place then
     register(lane.name)
-    registered[lane.name] = true
+    place = {lane = lane, soon = 0, scores = {}}
+    placed[lane.name] = place
   end
-  redis.call('ZADD', lane.ready, due, id)
+  place.scores[#place.scores + 1] = due
+  place.scores[#place.scores + 1] = id
   -- What is due later is found by the claimers' own looks, of which there is at least one a second.
-  if due <= now() + 1000000 then woken[lane.wake] = (woken[lane.wake] or 0) + 1 end
+  if due <= now() + 1000000 then place.soon = place.soon + 1 end
+end
+local function place_all()
+  for _, place in pairs(placed) do bulk('ZADD', place.lane.ready, place.scores) end
 end
 local function ring_all()
-  for key, wanted in pairs(woken) do ring(key, wanted) end
+  for _, place in pairs(placed) do
+    if place.soon > 0 then ring(place.lane.wake, place.soon) end
+  end
 end
 local unknown = false
 local function lane_named(name)
@@ -98,8 +124,8 @@ local function lane_named(name)
   end
   return lane
 end
-local function forget(id)
-  redis.call('HDEL', ERRORS, id); redis.call('HDEL', JOBS, id); redis.call('HDEL', META, id)
+local function forget(ids)
+  bulk('HDEL', ERRORS, ids); bulk('HDEL', JOBS, ids); bulk('HDEL', META, ids)
 end
 """
 

@@ -8,42 +8,57 @@ from jfast_sync.queues.redis.lua import ANSWER, script
 
 __all__ = ["CLAIM", "ENQUEUE", "SETTLE"]
 
-# Arguments: for each job id, lane, body, max_attempts, kind of due time (n: now, d: delay, a: absolute), its value in
-# microseconds, attempts so far, error. Answers a digit per job: 1 stored, 0 was there.
+# Arguments: for each job id, body, error, and one text: lane, max_attempts, kind of due time (n: now, d: delay,
+# a: absolute), its value in microseconds, attempts so far. Answers a digit per job: 1 stored, 0 was there.
 ENQUEUE: Final = script(
     "enqueue",
     """
-check()
+check_lanes()
 local t = now()
-local size = (#ARGV - A) / 8
+local size = (#ARGV - A) / 4
 local slot = math.max(tonumber(redis.call('HGET', STATE, 'last') or '0'), t - size)
-local stored = {}
-for j = 1, size do
-  local a = A + (j - 1) * 8
-  local id, lane, body, max = ARGV[a + 1], lanes[ARGV[a + 2]], ARGV[a + 3], ARGV[a + 4]
-  local kind, value, attempts, error = ARGV[a + 5], tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7]), ARGV[a + 8]
-  local record = '1 ' .. int(t) .. ' ' .. max .. ' ' .. lane.name .. '\\n' .. body
-  stored[j] = tostring(redis.call('HSETNX', JOBS, id, record))
-  if stored[j] == '1' then
-    local due = value
+local ids, stored, records, metas, errors = {}, {}, {}, {}, {}
+for j = 1, size do ids[j] = ARGV[A + j * 4 - 3] end
+local there, taken = bulk_get(JOBS, ids), {}
+for j, id in ipairs(ids) do
+  stored[j] = '0'
+  if not there[j] and not taken[id] then
+    local a = A + j * 4 - 3
+    local max, kind, value, attempts, name = string.match(ARGV[a + 3], '^(%d+) (%a) (%-?%d+) (%d+) (.*)$')
+    stored[j], taken[id] = '1', true
+    records[#records + 1] = id
+    records[#records + 1] = '1 ' .. int(t) .. ' ' .. max .. ' ' .. name .. '\\n' .. ARGV[a + 1]
+    local due = tonumber(value)
     if kind == 'd' then
-      due = t + value
+      due = t + due
     elseif kind == 'n' then
       -- First come, first served, within one microsecond too; never after now, should the clock have gone back.
       slot = math.min(slot + 1, t)
       due = slot
     end
-    if attempts > 0 then
-      local m = meta_of(id)
-      m.attempts = attempts
-      save(id, m)
+    if attempts ~= '0' or ARGV[a + 2] ~= '' then
+      local m = parsed(nil)
+      m.attempts = tonumber(attempts)
+      metas[#metas + 1] = id
+      metas[#metas + 1] = written(m)
+      if ARGV[a + 2] ~= '' then
+        errors[#errors + 1] = id
+        errors[#errors + 1] = ARGV[a + 2]
+      end
     end
-    if error ~= '' then redis.call('HSET', ERRORS, id, error) end
-    put(lane, id, due)
+    put(lanes[name], id, due)
   end
 end
-redis.call('HSET', STATE, 'last', int(slot))
-ring_all()
+if #metas > 0 then
+  bulk('HSET', META, metas)
+  bulk('HSET', ERRORS, errors)
+end
+if #records > 0 then
+  bulk('HSET', JOBS, records)
+  place_all()
+  redis.call('HSET', STATE, 'last', int(slot))
+  ring_all()
+end
 return answered(table.concat(stored), 60000)
 """,
     before=ANSWER,
@@ -51,7 +66,7 @@ return answered(table.concat(stored), 60000)
 
 # Arguments: limit, lease in microseconds, the claim's id, worker, how many microseconds ago a claim with this id was
 # sent whose reply was lost (0: none), whether the caller was woken by a token. Lanes come highest priority first.
-# Answers now, microseconds until something is due (-1: nothing is known), then eight values for each lease.
+# Answers now, microseconds until something is due (-1: nothing is known), then id, record, meta and error of each.
 CLAIM: Final = script(
     "claim",
     """
@@ -59,31 +74,30 @@ if outdated() then return 'LANES' end
 local limit, visibility = tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2])
 local claim, worker, since, rung = ARGV[A + 3], ARGV[A + 4], tonumber(ARGV[A + 5]), ARGV[A + 6] == '1'
 local out = {0, -1}
-local function add(id, record, m)
-  for _, value in ipairs({id, record, m.token, m.attempts, m.lapses, m.snoozed, m.due}) do out[#out + 1] = value end
-  out[#out + 1] = redis.call('HGET', ERRORS, id)
-end
 if since > 0 then
-  local found = 0
+  -- An earlier claim's reply was lost: it gets what that one took, and what is too much for it now goes back.
+  local back, number = {}, 0
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, now() + visibility - since, '+inf', 'LIMIT', 0, 10000)) do
-    local m = meta_of(id)
-    if string.sub(m.token, 1, #claim) == claim then
+    local text = redis.call('HGET', META, id)
+    if text and string.sub(text, 1, #claim) == claim then
       local record = redis.call('HGET', JOBS, id)
       local _, _, name = header(record or '')
-      local lane = lanes[name or '']
-      found = found + 1
-      if found <= limit or not lane then
-        add(id, record, m)
+      number = number + 1
+      if number <= limit or not lanes[name or ''] then
+        for _, value in ipairs({id, record, text, redis.call('HGET', ERRORS, id)}) do out[#out + 1] = value end
       else
+        local m = parsed(text)
         m.attempts, m.token = math.max(m.attempts - 1, 0), '-'
-        put(lane, id, m.due)
+        put(lanes[name], id, m.due)
         save(id, m)
-        redis.call('ZREM', LEASES, id)
+        back[#back + 1] = id
       end
     end
   end
+  place_all()
+  bulk('ZREM', LEASES, back)
   ring_all()
-  if found > 0 then
+  if number > 0 then
     out[1] = now()
     return out
   end
@@ -91,8 +105,7 @@ end
 local picked, i, soonest = {}, 1, nil
 while i <= count and #picked < limit do
   local priority, group = order[i].priority, {}
-  local wanted = limit - #picked
-  local sources = 0
+  local wanted, sources = limit - #picked, 0
   repeat
     local lane = order[i]
     local found = redis.call('ZRANGE', lane.ready, 0, wanted - 1, 'WITHSCORES')
@@ -124,77 +137,102 @@ if #picked == 0 then
 end
 local t = now()
 out[1] = t
-redis.call('HLEN', META); redis.call('HLEN', ERRORS); redis.call('HLEN', JOBS)
-allow_when_full()
+local ids, leases, metas, taken = {}, {}, {}, {}
+for k, p in ipairs(picked) do ids[k] = p.id end
+local records, before = bulk_get(JOBS, ids), bulk_get(META, ids)
 for k, p in ipairs(picked) do
-  local record = redis.call('HGET', JOBS, p.id)
-  local m = meta_of(p.id)
+  local id, m = p.id, parsed(before[k])
   m.token, m.attempts, m.claimed, m.told, m.worker = claim .. '-' .. k, m.attempts + 1, t, 0, worker
   m.due = p.due
   if math.abs(p.due) > 9000000000000000 then m.due = t end
-  redis.call('ZADD', LEASES, t + visibility, p.id)
-  save(p.id, m)
-  redis.call('ZREM', p.lane.ready, p.id)
-  add(p.id, record, m)
+  local text = written(m)
+  leases[2 * k - 1], leases[2 * k] = t + visibility, id
+  metas[2 * k - 1], metas[2 * k] = id, text
+  local left = taken[p.lane.ready] or {}
+  left[#left + 1] = id
+  taken[p.lane.ready] = left
+  local error = before[k] and redis.call('HGET', ERRORS, id) or false
+  local at = 4 * k - 1
+  out[at], out[at + 1], out[at + 2], out[at + 3] = id, records[k], text, error
 end
+allow_when_full()
+bulk('ZADD', LEASES, leases)
+bulk('HSET', META, metas)
+for key, left in pairs(taken) do bulk('ZREM', key, left) end
 return out
 """,
 )
 
 # Arguments: how long to keep finished jobs in microseconds; for each settlement kind (D, R, B, L: done, retry, bury,
-# release), id, token, lane, kind of due time, its value, flags (r: refund, s: snooze), error.
+# release), id and token; after all but D lane, kind of due time, its value, flags (r: refund, s: snooze), error.
 # Answers a digit per settlement: 1 applied, 0 refused.
 SETTLE: Final = script(
     "settle",
     """
-check()
-redis.call('ZCARD', DONE); redis.call('HLEN', KEPT)
 local keep = tonumber(ARGV[A + 1])
-A = A + 1
-local t = now()
-local answers = {}
-allow_when_full()
-for j = 1, (#ARGV - A) / 8 do
-  local a = A + (j - 1) * 8
-  local kind, id, token, lane = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], lanes[ARGV[a + 4]]
-  local m = meta_of(id)
-  if m.token == '-' or m.token ~= token then
+local asked, ids, a, plain = {}, {}, A + 2, true
+while a <= #ARGV do
+  asked[#asked + 1], ids[#ids + 1] = a, ARGV[a + 1]
+  if ARGV[a] == 'D' then a = a + 3 else a, plain = a + 8, false end
+end
+if not plain then check() end
+if keep > 0 then redis.call('ZCARD', DONE); redis.call('HLEN', KEPT) end
+local t, texts = now(), bulk_get(META, ids)
+local metas, answers, ended, buried, errors, changed, gone = {}, {}, {}, {}, {}, {}, {}
+for j, id in ipairs(ids) do
+  metas[id] = metas[id] or parsed(texts[j])
+  local m, b = metas[id], asked[j]
+  local kind = ARGV[b]
+  if m.token == '-' or m.token ~= ARGV[b + 2] then
     answers[j] = '0'
   else
     answers[j] = '1'
-    local error = ARGV[a + 8]
     m.token, m.told = '-', 0
+    gone[#gone + 1] = id
     if kind == 'D' then
-      if keep > 0 then
-        local record = redis.call('HGET', JOBS, id)
-        redis.call('HSET', KEPT, id, int(m.attempts) .. ' ' .. int(m.claimed) .. ' ' .. int(t) .. '\\n' .. record)
-        redis.call('ZADD', DONE, t, id)
-      end
-      forget(id)
-    elseif kind == 'B' then
-      redis.call('ZADD', DEAD, t, id)
-      redis.call('HSET', ERRORS, id, error)
-      save(id, m)
+      ended[#ended + 1] = id
     else
-      local flags, due = ARGV[a + 7], m.due
-      if kind == 'R' then
-        due = tonumber(ARGV[a + 6])
-        if ARGV[a + 5] == 'd' then due = t + due end
-        m.due = due
-        if string.find(flags, 's') and m.snoozed == 0 then m.snoozed = m.claimed end
-        if error ~= '' then redis.call('HSET', ERRORS, id, error) end
+      local lane, due, flags, error = lanes[ARGV[b + 3]], m.due, ARGV[b + 6], ARGV[b + 7]
+      if error ~= '' then
+        errors[#errors + 1] = id
+        errors[#errors + 1] = error
       end
-      if kind == 'L' or string.find(flags, 'r') then m.attempts = math.max(m.attempts - 1, 0) end
-      put(lane, id, due)
-      save(id, m)
+      if kind == 'B' then
+        buried[#buried + 1] = t
+        buried[#buried + 1] = id
+      else
+        if kind == 'R' then
+          due = tonumber(ARGV[b + 5])
+          if ARGV[b + 4] == 'd' then due = t + due end
+          m.due = due
+          if string.find(flags, 's') and m.snoozed == 0 then m.snoozed = m.claimed end
+        end
+        if kind == 'L' or string.find(flags, 'r') then m.attempts = math.max(m.attempts - 1, 0) end
+        put(lane, id, due)
+      end
+      changed[#changed + 1] = id
+      changed[#changed + 1] = written(m)
     end
-    redis.call('ZREM', LEASES, id)
   end
 end
+allow_when_full()
+place_all()
+bulk('ZADD', DEAD, buried)
+bulk('HSET', ERRORS, errors)
+bulk('HSET', META, changed)
 if keep > 0 then
+  for j, record in ipairs(bulk_get(JOBS, ended)) do
+    local m = metas[ended[j]]
+    local text = int(m.attempts) .. ' ' .. int(m.claimed) .. ' ' .. int(t) .. '\\n' .. (record or '')
+    redis.call('HSET', KEPT, ended[j], text)
+    redis.call('ZADD', DONE, t, ended[j])
+  end
   local old = redis.call('ZRANGEBYSCORE', DONE, '-inf', t - keep, 'LIMIT', 0, 1000)
-  for _, id in ipairs(old) do redis.call('HDEL', KEPT, id); redis.call('ZREM', DONE, id) end
+  bulk('HDEL', KEPT, old)
+  bulk('ZREM', DONE, old)
 end
+forget(ended)
+bulk('ZREM', LEASES, gone)
 ring_all()
 return answered(table.concat(answers), 600000)
 """,

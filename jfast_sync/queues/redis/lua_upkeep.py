@@ -12,18 +12,20 @@ __all__ = ["ADOPT", "CANCEL", "DISCARD", "EXTEND", "RECOVER", "REVIVE", "SETUP",
 EXTEND: Final = script(
     "extend",
     """
-redis.call('ZCARD', LEASES)
-local visibility, answers = tonumber(ARGV[A + 1]), {}
-allow_when_full()
-for a = A + 2, #ARGV, 2 do
-  local m = meta_of(ARGV[a])
-  if m.token ~= '-' and m.token == ARGV[a + 1] then
-    redis.call('ZADD', LEASES, now() + visibility, ARGV[a])
-    answers[#answers + 1] = 1 + m.told
+local visibility, ids, answers, leases = tonumber(ARGV[A + 1]), {}, {}, {}
+for a = A + 2, #ARGV, 2 do ids[#ids + 1] = ARGV[a] end
+for j, text in ipairs(bulk_get(META, ids)) do
+  local m = parsed(text)
+  if m.token ~= '-' and m.token == ARGV[A + 1 + 2 * j] then
+    leases[#leases + 1] = now() + visibility
+    leases[#leases + 1] = ids[j]
+    answers[j] = 1 + m.told
   else
-    answers[#answers + 1] = 0
+    answers[j] = 0
   end
 end
+allow_when_full()
+bulk('ZADD', LEASES, leases)
 return answers
 """,
 )
@@ -40,30 +42,37 @@ allow_when_full()
 note_run(visibility)
 if keep > 0 then
   local old = redis.call('ZRANGEBYSCORE', DONE, '-inf', t - keep, 'LIMIT', 0, 1000)
-  for _, id in ipairs(old) do redis.call('HDEL', KEPT, id); redis.call('ZREM', DONE, id) end
+  bulk('HDEL', KEPT, old)
+  bulk('ZREM', DONE, old)
 end
 if t < tonumber(redis.call('HGET', STATE, 'grace') or '0') then return {0, 0} end
+local gone, stale, changed, errors = {}, {}, {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', t, 'LIMIT', 0, limit)) do
   local record = redis.call('HGET', JOBS, id)
   if not record then
-    redis.call('HDEL', META, id)
-    redis.call('ZREM', LEASES, id)
+    gone[#gone + 1], stale[#stale + 1] = id, id
   else
     local _, max, name = header(record)
     local lane = lane_named(name)
     if lane then
       local m = meta_of(id)
-      local who = m.worker
+      errors[#errors + 1] = id
+      errors[#errors + 1] = ARGV[A + 4] .. ' (' .. m.worker .. ')'
       m.token, m.told, m.lapses, m.worker = '-', 0, m.lapses + 1, ''
       m.attempts = math.max(math.min(m.attempts, tonumber(max or 1) - 1), 0)
-      redis.call('HSET', ERRORS, id, ARGV[A + 4] .. ' (' .. who .. ')')
       put(lane, id, m.due)
-      save(id, m)
-      redis.call('ZREM', LEASES, id)
+      changed[#changed + 1] = id
+      changed[#changed + 1] = written(m)
+      gone[#gone + 1] = id
       found = found + 1
     end
   end
 end
+place_all()
+bulk('HSET', ERRORS, errors)
+bulk('HSET', META, changed)
+bulk('HDEL', META, stale)
+bulk('ZREM', LEASES, gone)
 ring_all()
 return {found, unknown and 1 or 0}
 """,
@@ -119,12 +128,14 @@ for a = A + 1, #ARGV do
     local lane = lane_named(name)
     if lane then
       put(lane, id, t)
-      redis.call('HDEL', ERRORS, id); redis.call('HDEL', META, id)
-      redis.call('ZREM', DEAD, id)
       revived[#revived + 1] = id
     end
   end
 end
+place_all()
+bulk('HDEL', ERRORS, revived)
+bulk('HDEL', META, revived)
+bulk('ZREM', DEAD, revived)
 ring_all()
 revived[#revived + 1] = unknown and 1 or 0
 return revived
@@ -138,12 +149,10 @@ DISCARD: Final = script(
 check()
 local gone = {}
 for a = A + 1, #ARGV do
-  if redis.call('ZSCORE', DEAD, ARGV[a]) then
-    forget(ARGV[a])
-    redis.call('ZREM', DEAD, ARGV[a])
-    gone[#gone + 1] = ARGV[a]
-  end
+  if redis.call('ZSCORE', DEAD, ARGV[a]) then gone[#gone + 1] = ARGV[a] end
 end
+forget(gone)
+bulk('ZREM', DEAD, gone)
 return gone
 """,
 )
@@ -155,7 +164,7 @@ CANCEL: Final = script(
 check()
 local id = ARGV[A + 1]
 if count == 1 and redis.call('ZSCORE', order[1].ready, id) then
-  forget(id)
+  forget({id})
   redis.call('ZREM', order[1].ready, id)
   return 'removed'
 end
@@ -183,7 +192,7 @@ m.token = '-'
 save(new, m)
 redis.call('HSET', ERRORS, new, ARGV[A + 3])
 redis.call('ZADD', DEAD, t, new)
-forget(id)
+forget({id})
 redis.call('ZREM', LEASES, id)
 return 1
 """,

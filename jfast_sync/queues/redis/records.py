@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
@@ -83,17 +83,17 @@ class Record:
         Raises:
             PayloadError: the body is not a job, or not this one.
         """
-        job = Job.from_wire(self.body)
-        if job.id != self.id:
-            raise PayloadError(f"not a job: stored as {self.id!r}, and its body names {job.id!r}")
-        return replace(
-            job,
+        job = Job.from_wire(
+            self.body,
             attempts=meta.attempts,
-            max_attempts=job.max_attempts or self.max_attempts or 1,
+            max_attempts=self.max_attempts or 1,
             available_at=at(due),
             created_at=at(self.created),
             error=error,
         )
+        if job.id != self.id:
+            raise PayloadError(f"not a job: stored as {self.id!r}, and its body names {job.id!r}")
+        return job
 
     def shown(self, meta: Meta, due: float, error: str | None) -> tuple[Job, bool]:
         """Return the job, or what is known of one that cannot be decoded, and whether it could be."""

@@ -49,6 +49,7 @@ class RedisStore:
         tls: Mapping[str, str],
     ) -> None:
         self.keys = Keys(key_prefix, name)
+        self._fixed = self.keys.fixed
         self.visibility_timeout = visibility_timeout
         self._pool = pool(url, max_connections=max_connections, tls=tls)
         from redis import Redis
@@ -83,7 +84,7 @@ class RedisStore:
         self, script: Script, lanes: Sequence[Lane], *args: Any, version: str = "", answer: str | None = None
     ) -> Any:
         """Run a script, twice at most where the reply to the first was lost."""
-        keys = [*self.keys.fixed]
+        keys = [*self._fixed]
         for lane in lanes:
             keys += (self.keys.ready(lane), self.keys.wake_queue(lane.queue))
         if answer is not None:
