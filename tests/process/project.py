@@ -34,13 +34,24 @@ class Event:
 class Project:
     """Jobs are enqueued from this process, worker processes run them, the database and a file tell what happened.
 
-    `queue` are keys of `[plugin.queue]`; `enqueue_dsn` is a way to the same database that no fault is made on.
+    `queue` are keys of `[plugin.queue]`, `pool_size` one of `[plugin.database]`; `enqueue_dsn` is a way to the same
+    database that no fault is made on.
     """
 
-    def __init__(self, folder: Path, dsn: str, *, enqueue_dsn: str | None = None, **queue: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dsn: str,
+        *,
+        enqueue_dsn: str | None = None,
+        pool_size: int | None = None,
+        **queue: object,
+    ) -> None:
         self.folder = folder
         shutil.copytree(_TEMPLATE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-        lines = ["[plugin.database]", f'dsn = "{dsn}"', "[plugin.queue]"]
+        lines = ["[plugin.database]", f'dsn = "{dsn}"']
+        lines += [f"pool_size = {pool_size}"] if pool_size is not None else []
+        lines += ["[plugin.queue]"]
         lines += [f"{key} = {_toml(value)}" for key, value in queue.items()]
         (folder / "jfast.toml").write_text("\n".join(lines) + "\n")
         self.store = Store(enqueue_dsn or dsn)

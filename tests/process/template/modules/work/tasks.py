@@ -112,6 +112,15 @@ def paused_after_claim(payload: dict, job: Job, session: TaskSession) -> None:
     mark("end", job)
 
 
+@task("work.keyed", idempotent_on=lambda payload: payload["key"])
+def keyed(payload: dict, job: Job, session: TaskSession) -> None:
+    """One effect per key, under whatever id."""
+    mark("start", job)
+    time.sleep(payload.get("seconds", 0))
+    effect(session, job)
+    mark("end", job)
+
+
 @task("work.bomb")
 def bomb(payload: dict, job: Job) -> None:
     """Takes its process with it, once the neighbours it waits for are there."""
