@@ -53,8 +53,14 @@ class Declarations:
             DeclarationError: its name is taken by another place.
         """
         with self._lock:
-            self._check_schedule(schedule)
+            self.check_schedule_free(schedule)
             self._schedules[schedule.name] = schedule
+
+    def check_schedule_free(self, schedule: ScheduleDeclaration) -> None:
+        """Raise DeclarationError where another schedule has the name; the very same one, once more, is no other."""
+        other = self._schedules.get(schedule.name)
+        if other is not None and other != schedule:
+            raise DeclarationError(_schedule_taken(schedule, other))
 
     def find(self, name: str) -> Task | None:
         return self._by_name.get(name)
@@ -71,10 +77,7 @@ class Declarations:
         other = self._schedules.get(schedule.name)
         if other is None or other.where == schedule.where or (replacing is not None and other.task == replacing):
             return
-        raise DeclarationError(
-            f"{schedule.where}: a schedule called {schedule.name!r} is declared at {other.where} already; "
-            'give this one a name of its own: name="..."'
-        )
+        raise DeclarationError(_schedule_taken(schedule, other))
 
     def _forget(self, name: str) -> None:
         old = self._tasks.pop(name, None)
@@ -110,6 +113,13 @@ def _taken(name: str, new: Task, old: Task) -> str:
     return (
         f"{new.where}: {_qualname(new)}() claims the task name {name!r}{as_alias}, which is {held} by "
         f"{_qualname(old)}() at {old.where}; a name belongs to one function"
+    )
+
+
+def _schedule_taken(new: ScheduleDeclaration, old: ScheduleDeclaration) -> str:
+    return (
+        f"{new.where}: a schedule called {new.name!r} is declared at {old.where} already; "
+        'give this one a name of its own: name="..."'
     )
 
 

@@ -44,6 +44,7 @@ class TaskOptions(TypedDict, total=False):
     timezone: str | None
     catch_up: bool | None
     payload: Mapping[str, Any] | None
+    jitter: timedelta | None
     aliases: Iterable[str]
     interrupt: bool
 
@@ -186,6 +187,7 @@ def task(
     timezone: str | None = None,
     catch_up: bool | None = None,
     payload: Mapping[str, Any] | None = None,
+    jitter: timedelta | None = None,
     aliases: Iterable[str] = (),
     interrupt: bool = False,
 ) -> TaskDecorator:
@@ -207,7 +209,8 @@ def task(
         every, cron: let it recur, at an interval or by a cron expression.
         timezone: of ``cron``; UTC unless given.
         catch_up: whether a tick missed while nothing ran is made up for; yes unless given.
-        payload: of every tick's job.
+        payload: of every tick's job; ``scheduled_for`` is added.
+        jitter: start a tick's job up to this much later than its tick, to spread the load.
         aliases: former names, whose jobs still run here.
         interrupt: let a timeout raise inside the handler's thread, even inside a lock.
 
@@ -226,7 +229,7 @@ def _declared(function: Callable[..., Any], name: str, options: dict[str, Any], 
     _check_function(function, where)
     inner = inspect.unwrap(function)
     chosen = dict(options)
-    recurring = {key: chosen.pop(key) for key in ("every", "cron", "timezone", "catch_up", "payload")}
+    recurring = {key: chosen.pop(key) for key in ("every", "cron", "timezone", "catch_up", "payload", "jitter")}
     schedule, injection = schedule_of(where, name, **recurring), injection_of(function, where, scope.f_locals)
     check_tick_payload(schedule, injection.payload_type)
     aliases, retry_on, give_up_on = (chosen.pop(key) for key in ("aliases", "retry_on", "give_up_on"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from jfast_sync.errors import DeclarationError, PayloadError
+from jfast_sync.errors import DeclarationError, PayloadError, ScheduleError
 from jfast_sync.job import MAX_PRIORITY
 from jfast_sync.payload import decode_into, encode
 from jfast_sync.tasks.spec import Backoff, ScheduleDeclaration
@@ -16,6 +16,7 @@ __all__ = ["check_tick_payload", "exception_types", "schedule_of", "task_name", 
 
 _LONGEST_NAME: Final = 255
 _LONGEST_QUEUE: Final = 128
+_LONGEST_JITTER: Final = timedelta(days=1)
 _FORMS_OF_BACKOFF: Final = "seconds, (base, cap) in seconds, or a function of the attempt's number that returns seconds"
 
 
@@ -52,8 +53,7 @@ def task_options(
     Raises:
         DeclarationError: one of them cannot work.
     """
-    if max_attempts is not None and not _whole(max_attempts, 1, 2**31 - 1):
-        raise DeclarationError(f"{where}: max_attempts must be a whole number from 1, got {max_attempts!r}")
+    _check_max_attempts(max_attempts, where)
     if priority is not None and not _whole(priority, -MAX_PRIORITY, MAX_PRIORITY):
         raise DeclarationError(
             f"{where}: priority must be a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority!r}"
@@ -103,42 +103,50 @@ def schedule_of(
     timezone: str | None,
     catch_up: bool | None,
     payload: Mapping[str, Any] | None,
+    jitter: timedelta | None = None,
+    max_attempts: int | None = None,
 ) -> ScheduleDeclaration | None:
     """Return the schedule these options describe, or None where there is neither ``every`` nor ``cron``.
 
     Raises:
         DeclarationError: they contradict each other.
+        ScheduleError: the expression, the zone or the interval is refused.
     """
     if every is None and cron is None:
-        options = {"timezone": timezone, "catch_up": catch_up, "payload": payload}
+        options = {"timezone": timezone, "catch_up": catch_up, "payload": payload, "jitter": jitter}
         given = [option for option, value in options.items() if value is not None]
         if given:
             raise DeclarationError(f"{where}: {' and '.join(given)} only make sense with every= or cron=")
         return None
     if every is not None and cron is not None:
         raise DeclarationError(f"{where}: every= and cron= exclude each other; declare two schedules for both")
-    if every is not None:
-        _check_interval(every, timezone, where)
-    elif not _is_text(cron):
+    if every is not None and timezone is not None:
+        raise DeclarationError(f"{where}: timezone belongs to cron=; intervals count from the Unix epoch in UTC")
+    if every is None and not _is_text(cron):
         raise DeclarationError(f'{where}: cron must be an expression like "0 3 * * *", got {cron!r:.80}')
     if timezone is not None and not _is_text(timezone):
         raise DeclarationError(f'{where}: timezone must be a name like "Europe/Madrid", got {timezone!r:.80}')
     if catch_up is not None and not isinstance(catch_up, bool):
         raise DeclarationError(f"{where}: catch_up must be True or False, got {catch_up!r:.80}")
-    try:
-        body = encode(payload if payload is not None else {})
-    except PayloadError as exc:
-        raise DeclarationError(f"{where}: the schedule's {exc}") from exc
-    return ScheduleDeclaration(
+    _check_jitter(jitter, where)
+    _check_max_attempts(max_attempts, where)
+    made = ScheduleDeclaration(
         name=task_name(name if name is not None else task, where, "a schedule's name"),
         task=task,
         every=every,
         cron=cron,
         timezone=timezone,
         catch_up=catch_up is not False,
-        payload=body,
+        payload=_tick_payload(payload, where),
+        jitter=jitter or None,
+        max_attempts=max_attempts,
         where=where,
     )
+    try:
+        made.recurrence()
+    except ScheduleError as exc:
+        raise ScheduleError(f"{where}: schedule {made.name!r}: {exc}") from None
+    return made
 
 
 def check_tick_payload(schedule: ScheduleDeclaration | None, payload_type: Any) -> None:
@@ -157,13 +165,28 @@ def check_tick_payload(schedule: ScheduleDeclaration | None, payload_type: Any) 
         ) from exc
 
 
-def _check_interval(every: object, timezone: str | None, where: str) -> None:
-    if not isinstance(every, timedelta):
-        raise DeclarationError(f"{where}: every must be a timedelta like timedelta(minutes=5), got {every!r:.80}")
-    if every < timedelta(seconds=1):
-        raise DeclarationError(f"{where}: every must be one second or longer, got {every}")
-    if timezone is not None:
-        raise DeclarationError(f"{where}: timezone belongs to cron=; intervals count from the Unix epoch in UTC")
+def _tick_payload(payload: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    try:
+        body = encode(payload if payload is not None else {})
+    except PayloadError as exc:
+        raise DeclarationError(f"{where}: the schedule's {exc}") from exc
+    if "scheduled_for" in body:
+        raise DeclarationError(f"{where}: the schedule's payload gets scheduled_for from its tick; leave it out")
+    return body
+
+
+def _check_jitter(jitter: object, where: str) -> None:
+    if jitter is None:
+        return
+    if not isinstance(jitter, timedelta) or not timedelta(0) <= jitter <= _LONGEST_JITTER:
+        raise DeclarationError(
+            f"{where}: jitter must be a timedelta from nothing to {_LONGEST_JITTER.days} day, got {jitter!r:.80}"
+        )
+
+
+def _check_max_attempts(max_attempts: object, where: str) -> None:
+    if max_attempts is not None and not _whole(max_attempts, 1, 2**31 - 1):
+        raise DeclarationError(f"{where}: max_attempts must be a whole number from 1, got {max_attempts!r:.80}")
 
 
 def _timeout(timeout: Any, where: str) -> float | None:

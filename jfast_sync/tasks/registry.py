@@ -12,7 +12,7 @@ from jfast_sync.context import current_app
 from jfast_sync.errors import DeclarationError, UnknownTaskError
 from jfast_sync.tasks.declarations import Declarations, declarations, isolated
 from jfast_sync.tasks.declare import TaskDecorator, TaskOptions, task
-from jfast_sync.tasks.options import schedule_of
+from jfast_sync.tasks.options import check_tick_payload, schedule_of, task_name
 from jfast_sync.tasks.spec import ScheduleDeclaration, Task
 
 __all__ = ["Registry", "isolated"]
@@ -51,6 +51,8 @@ class Registry:
         catch_up: bool | None = None,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
+        jitter: timedelta | None = None,
+        max_attempts: int | None = None,
     ) -> ScheduleDeclaration:
         """Let a task recur: ``tasks.schedule("report", cron="0 8 * * mon", name="report-weekly")``.
 
@@ -61,23 +63,33 @@ class Registry:
             catch_up: whether a tick missed while nothing ran is made up for; yes unless given.
             name: the schedule's, for a task with several; the task's name unless given.
             payload: of every tick's job; ``scheduled_for`` is added.
+            jitter: start a tick's job up to this much later than its tick, to spread the load.
+            max_attempts: of every tick's job; the task's unless given.
 
         Raises:
-            DeclarationError: the options contradict each other, or the name is taken.
+            DeclarationError: the options contradict each other, the name is taken, or the payload does not fit the
+                task's dataclass or TypedDict.
+            ScheduleError: the expression, the zone or the interval is refused.
         """
         caller = sys._getframe(1)
         where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         made = schedule_of(
-            where, task, name=name, every=every, cron=cron, timezone=timezone, catch_up=catch_up, payload=payload
+            where,
+            task_name(task, where),
+            name=name,
+            every=every,
+            cron=cron,
+            timezone=timezone,
+            catch_up=catch_up,
+            payload=payload,
+            jitter=jitter,
+            max_attempts=max_attempts,
         )
         if made is None:
             raise DeclarationError(f'{where}: the schedule of {task!r} needs every=timedelta(...) or cron="..."')
-        other = next((known for known in self._shared.schedules() if known.name == made.name), None)
-        if other is not None:
-            raise DeclarationError(
-                f"{where}: a schedule called {made.name!r} is declared at {other.where} already; "
-                'give this one a name of its own: name="..."'
-            )
+        self._shared.check_schedule_free(made)
+        found = self.find(task)
+        check_tick_payload(made, found.payload_type if found is not None else None)
         self._own.add_schedule(made)
         return made
 
@@ -118,10 +130,12 @@ class Registry:
 
         Raises:
             DeclarationError: a task takes a session or has ``idempotent_on``, and there is no database; or a module
-                has declared a name since that this app's own task has.
+                has declared a name since that this app's own task or schedule has.
         """
         for known in self._own.tasks():
             self._shared.check_free(known)
+        for schedule in self._own.schedules():
+            self._shared.check_schedule_free(schedule)
         lacking = [known for known in self.declared() if known.needs_database]
         if database_configured or not lacking:
             return

@@ -14,6 +14,7 @@ from jfast_sync.job import RunningJob
 from jfast_sync.outcome import Policy
 from jfast_sync.payload import decode_into
 from jfast_sync.redact import error_text
+from jfast_sync.schedules import Cron, Every
 from jfast_sync.tasks.injection import Injection, Kind
 from jfast_sync.tasks.keys import typed_key
 
@@ -32,7 +33,7 @@ _LONGEST_BACKOFF: Final = timedelta(days=366).total_seconds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDeclaration:
-    """When a task recurs, as written down; whether ``cron`` and ``timezone`` make sense is checked by the scheduler.
+    """When a task recurs, as written down.
 
     ``name`` identifies the schedule's ticks in the shared store; ``where`` is the ``file:line`` that declares it.
     """
@@ -44,7 +45,19 @@ class ScheduleDeclaration:
     timezone: str | None = None
     catch_up: bool = True
     payload: Mapping[str, Any] = field(default_factory=dict)
+    jitter: timedelta | None = None
+    max_attempts: int | None = None
     where: str = ""
+
+    def recurrence(self) -> Cron | Every:
+        """Return when it ticks.
+
+        Raises:
+            ScheduleError: the expression, the zone or the interval is refused.
+        """
+        if self.every is not None:
+            return Every(self.every)
+        return Cron(self.cron or "", self.timezone or "UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
