@@ -12,6 +12,8 @@ import pytest
 
 from tests.leaks import leftover_children, leftover_threads, wait_for_no_connection_to, wait_for_no_open_file
 from tests.servers import PostgresServer, Proxy, RedisServer, ServerUnavailable, find_postgres, find_redis
+from tests.servers.rabbitmq import RabbitServer
+from tests.servers.rabbitmq_finding import find_rabbitmq
 
 
 def pytest_configure() -> None:
@@ -135,6 +137,43 @@ def killable_redis(_private_redis: RedisServer) -> Iterator[RedisServer]:
     _private_redis.empty()
     yield _private_redis
     _private_redis.start()
+
+
+def _start_rabbitmq(*, private: bool) -> RabbitServer:
+    try:
+        return find_rabbitmq(private=private)
+    except ServerUnavailable as error:
+        pytest.exit(str(error), returncode=3)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[RabbitServer]:
+    """The session's RabbitMQ, started when first asked for. Shared: tests do not stop or configure it."""
+    server = _start_rabbitmq(private=False)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq_server: RabbitServer) -> Iterator[str]:
+    """The URL of RabbitMQ; a test takes a queue name of its own from `rabbitmq_server.new_name()`."""
+    yield rabbitmq_server.url
+    wait_for_no_connection_to(rabbitmq_server.port)
+
+
+@pytest.fixture(scope="session")
+def _private_rabbitmq() -> Iterator[RabbitServer]:
+    server = _start_rabbitmq(private=True)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def killable_rabbitmq(_private_rabbitmq: RabbitServer) -> Iterator[RabbitServer]:
+    """A RabbitMQ that this test may stop, kill, configure and restart; it runs again for the next test."""
+    _private_rabbitmq.start()
+    yield _private_rabbitmq
+    _private_rabbitmq.start()
 
 
 @pytest.fixture

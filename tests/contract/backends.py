@@ -47,6 +47,18 @@ class SelectsTasks:
     """Capability: a claim can be limited to some tasks."""
 
 
+class LeaseClock:
+    """Capability: a lease runs out by the clock, and somebody else recovers it."""
+
+
+class FineOrder:
+    """Capability: jobs come by exact priority, and within one by due time."""
+
+
+class CountsAll:
+    """Capability: the store knows what runs elsewhere, the age of what waits, and the counters of all processes."""
+
+
 class RowLocks:
     """Capability: a foreign transaction can hold one job's row while the others go on."""
 
@@ -121,7 +133,7 @@ class Backend(ABC):
 
 class MemoryBackend(Backend):
     name = "memory"
-    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SelectsTasks})
+    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SelectsTasks, LeaseClock, FineOrder, CountsAll})
     undecodable = {
         "not JSON": b'{"a":',
         "not an object": b"[1, 2]",
@@ -162,7 +174,9 @@ class MemoryBackend(Backend):
 class SqlBackend(Backend):
     """A queue in a database; every queue opened has an engine of its own, as a process would."""
 
-    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SelectsTasks, SharesTransaction})
+    capabilities = frozenset(
+        {DeadLetters, Inspectable, DistinctIds, SelectsTasks, SharesTransaction, LeaseClock, FineOrder, CountsAll}
+    )
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -9,10 +9,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from jfast_sync.queues.rabbitmq.names import Names
+from jfast_sync.queues.rabbitmq.topology import Topology
 from tests.contract.backends import BACKENDS, Backend
+from tests.contract.rabbitmq_backend import CASCADE, RabbitBackend, with_name
 from tests.contract.redis_backend import RedisBackend
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import PostgresServer
+from tests.servers.rabbitmq import RabbitServer
+from tests.servers.rabbitmq_contents import Contents
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     needed = {capability for mark in metafunc.definition.iter_markers("needs") for capability in mark.args}
-    able = [kind for kind in (*BACKENDS, RedisBackend) if needed <= kind.capabilities]
+    able = [kind for kind in (*BACKENDS, RedisBackend, RabbitBackend) if needed <= kind.capabilities]
     assert able, f"no backend declares {needed}"
     metafunc.parametrize("backend", able, ids=[kind.name for kind in able], indirect=True)
 
@@ -60,6 +65,26 @@ def emptied_postgres_dsn(postgres_server: PostgresServer, shared_postgres_dsn: s
         for name in {name for (name,) in tables} - {"jfast_schema"}:
             wipe = sql.SQL("TRUNCATE {}" if name.startswith("jfast_") else "DROP TABLE {}")
             connection.execute(wipe.format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def shared_rabbitmq_name(rabbitmq_server: RabbitServer) -> str:
+    """The name of one queue for the whole suite: declaring its levels takes longer than the test."""
+    return rabbitmq_server.new_name()
+
+
+@pytest.fixture
+def emptied_rabbitmq_url(rabbitmq_server: RabbitServer, shared_rabbitmq_name: str) -> Iterator[str]:
+    """The URL of a queue without messages; its work queues are made again by each setup."""
+    yield with_name(rabbitmq_server.url, shared_rabbitmq_name)
+    wait_for_no_connection_to(rabbitmq_server.port)
+    Contents(rabbitmq_server.url, Topology(Names.of(shared_rabbitmq_name), cascade=CASCADE)).empty()
+
+
+@pytest.fixture
+def fresh_rabbitmq_url(rabbitmq_server: RabbitServer) -> str:
+    """The URL of a queue that was never set up."""
+    return with_name(rabbitmq_server.url, rabbitmq_server.new_name())
 
 
 @pytest.fixture

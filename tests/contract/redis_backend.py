@@ -9,7 +9,16 @@ from urllib.parse import urlsplit
 from jfast_sync.job import Job
 from jfast_sync.ports import DeadLetters, Inspectable, Queue
 from tests.contract import redis_time
-from tests.contract.backends import Backend, DistinctIds, MemoryBackend, Server, unused_port
+from tests.contract.backends import (
+    Backend,
+    CountsAll,
+    DistinctIds,
+    FineOrder,
+    LeaseClock,
+    MemoryBackend,
+    Server,
+    unused_port,
+)
 
 if TYPE_CHECKING:
     from tests.servers import Proxy
@@ -20,7 +29,7 @@ class RedisBackend(Backend):
 
     name = "redis"
     url = "redis_url"
-    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, Server})
+    capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, Server, LeaseClock, FineOrder, CountsAll})
     undecodable = MemoryBackend.undecodable | {"another's": b'{"id": "other", "task": "t"}'}
 
     def __init__(self, url: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from jfast_sync.outcome import Done
 from jfast_sync.ports import Settled
-from tests.contract.backends import Backend, SelectsTasks, needs
+from tests.contract.backends import Backend, FineOrder, SelectsTasks, needs
 from tests.contract.steps import all_at_once, claim, ids, meanwhile, put, put_many, seconds, settle, take, take_one
 
 
@@ -42,18 +42,21 @@ def test_every_claim_has_a_token_of_its_own(queue: Any) -> None:
     assert len({lease.token for lease in take(queue, 50)}) == 50
 
 
+@needs(FineOrder)
 def test_the_higher_priority_comes_first(queue: Any) -> None:
     for priority in (0, -9, 9, 1, -1):
         put(queue, priority=priority)
     assert [lease.job.priority for lease in [take_one(queue) for _ in range(5)]] == [9, 1, 0, -1, -9]
 
 
+@needs(FineOrder)
 def test_one_batch_is_ordered_too(queue: Any) -> None:
     for priority in (0, -9, 9, 1, -1):
         put(queue, priority=priority)
     assert [lease.job.priority for lease in claim(queue, 5, 5)] == [9, 1, 0, -1, -9]
 
 
+@needs(FineOrder)
 def test_within_a_priority_the_longest_due_comes_first(backend: Backend, queue: Any) -> None:
     now = backend.now()
     for name, ago in (("b", 200), ("d", 50), ("a", 300), ("c", 100)):
@@ -143,6 +146,7 @@ def test_what_is_not_asked_for_by_task_hides_nothing(queue: Any) -> None:
     assert ids(take(queue, 1, tasks=["wanted"])) == [wanted.id]
 
 
+@needs(FineOrder)
 def test_order_holds_across_several_queues_and_tasks(queue: Any) -> None:
     for number, (task, name) in enumerate([("a", "x"), ("b", "y"), ("a", "y"), ("b", "x")]):
         put(queue, task=task, queue=name, priority=number)

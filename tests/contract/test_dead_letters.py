@@ -8,7 +8,7 @@ import pytest
 
 from jfast_sync.outcome import Bury, Done, Retry, Settlement
 from jfast_sync.ports import DeadFilter, DeadLetters, Settled
-from tests.contract.backends import VISIBILITY, Backend, needs
+from tests.contract.backends import VISIBILITY, Backend, LeaseClock, needs
 from tests.contract.steps import bury, claim, ids, meanwhile, put, put_many, seconds, settle, take, take_one
 
 pytestmark = needs(DeadLetters)
@@ -129,6 +129,7 @@ def test_an_error_is_text_and_nothing_else(queue: Any) -> None:
     assert queue.find_dead(job.id).job.error == text
 
 
+@needs(LeaseClock)
 def test_revived_jobs_start_from_scratch(backend: Backend, queue: Any) -> None:
     put(
         queue, task="invoice.send", id="x", payload={"n": [1]}, tenant_id="acme", request_id="req-1",

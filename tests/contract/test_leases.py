@@ -8,7 +8,7 @@ from typing import Any
 
 from jfast_sync.outcome import Done, Release, Retry
 from jfast_sync.ports import Held, Settled
-from tests.contract.backends import VISIBILITY, Backend
+from tests.contract.backends import VISIBILITY, Backend, LeaseClock, needs
 from tests.contract.steps import all_at_once, claim, extend, ids, put, put_many, settle, take, take_one
 
 LAPSE = VISIBILITY + 1
@@ -37,6 +37,7 @@ def test_a_leased_job_is_nobody_elses(backend: Backend, queue: Any) -> None:
     assert claim(other) == []
 
 
+@needs(LeaseClock)
 def test_extending_renews_for_a_full_visibility_timeout(backend: Backend, queue: Any) -> None:
     put(queue)
     lease = take_one(queue)
@@ -66,6 +67,7 @@ def test_a_lease_that_ran_out_but_that_nobody_took_can_be_extended(backend: Back
     assert settle(queue, lease, Done()) is Settled.APPLIED
 
 
+@needs(LeaseClock)
 def test_a_recovered_lease_is_lost(backend: Backend, queue: Any) -> None:
     put(queue)
     lease = take_one(queue)
@@ -75,6 +77,7 @@ def test_a_recovered_lease_is_lost(backend: Backend, queue: Any) -> None:
     assert queue.stats().ready == 1
 
 
+@needs(LeaseClock)
 def test_recovery_spends_the_attempt_and_counts_the_lapse(backend: Backend, queue: Any) -> None:
     job = put(queue, max_attempts=5, payload={"n": 1}, tenant_id="acme")
     take_one(queue)
@@ -84,6 +87,7 @@ def test_recovery_spends_the_attempt_and_counts_the_lapse(backend: Backend, queu
     assert (lease.job.attempts, lease.lapses, lease.alone) == (2, 1, False)
 
 
+@needs(LeaseClock)
 def test_the_last_start_after_a_lapse_is_alone(backend: Backend, queue: Any) -> None:
     put(queue, max_attempts=3)
     seen = []
@@ -96,6 +100,7 @@ def test_the_last_start_after_a_lapse_is_alone(backend: Backend, queue: Any) -> 
     assert queue.stats().dead == 0
 
 
+@needs(LeaseClock)
 def test_a_job_with_one_attempt_starts_again_alone(backend: Backend, queue: Any) -> None:
     put(queue, max_attempts=1)
     assert take_one(queue).alone is False
@@ -104,6 +109,7 @@ def test_a_job_with_one_attempt_starts_again_alone(backend: Backend, queue: Any)
     assert (lease.job.attempts, lease.lapses, lease.alone) == (1, 1, True)
 
 
+@needs(LeaseClock)
 def test_lapses_are_kept_through_a_retry_and_a_release(backend: Backend, queue: Any) -> None:
     put(queue, max_attempts=3)
     take_one(queue)
@@ -114,6 +120,7 @@ def test_lapses_are_kept_through_a_retry_and_a_release(backend: Backend, queue: 
     assert (lease.job.attempts, lease.lapses, lease.alone) == (3, 1, True)
 
 
+@needs(LeaseClock)
 def test_a_lapse_does_not_end_the_snoozing_age(backend: Backend, queue: Any) -> None:
     put(queue)
     settle(queue, take_one(queue), Retry(0, refund=True, snooze=True))
@@ -122,6 +129,7 @@ def test_a_lapse_does_not_end_the_snoozing_age(backend: Backend, queue: Any) -> 
     assert take_one(queue).snoozed_since is not None
 
 
+@needs(LeaseClock)
 def test_recovery_leaves_what_is_held(backend: Backend, queue: Any) -> None:
     put_many(queue, 6)
     leases = take(queue, 6)
@@ -134,6 +142,7 @@ def test_recovery_leaves_what_is_held(backend: Backend, queue: Any) -> None:
     assert queue.extend(kept) == [Held.YES] * 3
 
 
+@needs(LeaseClock)
 def test_recovery_leaves_ready_delayed_and_dead_jobs(backend: Backend, queue: Any) -> None:
     put(queue)
     put(queue, available_at=backend.now())
@@ -142,6 +151,7 @@ def test_recovery_leaves_ready_delayed_and_dead_jobs(backend: Backend, queue: An
     assert {lease.lapses for lease in take(queue, 2)} == {0}
 
 
+@needs(LeaseClock)
 def test_long_leases_do_not_hide_one_that_ran_out(backend: Backend) -> None:
     patient, hasty = backend.open(visibility_timeout=100_000.0), backend.open(visibility_timeout=VISIBILITY)
     put_many(patient, 10_000)
@@ -153,6 +163,7 @@ def test_long_leases_do_not_hide_one_that_ran_out(backend: Backend) -> None:
     assert ids(take(hasty, 1)) == [job.id]
 
 
+@needs(LeaseClock)
 def test_very_many_lapsed_leases_all_come_back(backend: Backend, queue: Any) -> None:
     jobs = put_many(queue, 2500)
     take(queue, 2500)
@@ -163,6 +174,7 @@ def test_very_many_lapsed_leases_all_come_back(backend: Backend, queue: Any) -> 
     assert {(lease.job.attempts, lease.lapses) for lease in leases} == {(2, 1)}
 
 
+@needs(LeaseClock)
 def test_several_processes_recover_each_lapse_once(backend: Backend) -> None:
     queues = [backend.open() for _ in range(4)]
     put_many(queues[0], 200)
@@ -174,6 +186,7 @@ def test_several_processes_recover_each_lapse_once(backend: Backend) -> None:
     assert {lease.lapses for lease in take(queues[0], 200)} == {1}
 
 
+@needs(LeaseClock)
 def test_holders_and_recovery_at_the_same_time_agree(backend: Backend) -> None:
     """Whoever wins, each lapsed lease is either still its holder's or back in the queue, never both."""
     holder, other = backend.open(), backend.open()

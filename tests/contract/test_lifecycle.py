@@ -9,7 +9,7 @@ import pytest
 
 from jfast_sync.outcome import Done
 from jfast_sync.ports import DeadLetters, Inspectable, Queue, SharesTransaction
-from tests.contract.backends import VISIBILITY, Backend
+from tests.contract.backends import VISIBILITY, Backend, CountsAll, LeaseClock, needs
 from tests.contract.steps import all_at_once, bury, claim, ids, put, put_many, seconds, settle, take, take_one
 
 
@@ -75,6 +75,7 @@ def test_an_empty_queue_counts_nothing(queue: Any) -> None:
     assert (dict(stats.done_by_task), dict(stats.failed_by_task)) == ({}, {})
 
 
+@needs(CountsAll)
 def test_every_state_is_counted(backend: Backend, queue: Any) -> None:
     bury(queue)
     put_many(queue, 2)
@@ -85,6 +86,7 @@ def test_every_state_is_counted(backend: Backend, queue: Any) -> None:
     assert (stats.ready, stats.delayed, stats.running, stats.dead) == (4, 3, 2, 1)
 
 
+@needs(LeaseClock)
 def test_what_became_due_is_ready_and_what_lapsed_runs_until_recovered(backend: Backend, queue: Any) -> None:
     put(queue)
     take_one(queue)
@@ -96,6 +98,7 @@ def test_what_became_due_is_ready_and_what_lapsed_runs_until_recovered(backend: 
     assert (queue.stats().ready, queue.stats().running) == (2, 0)
 
 
+@needs(CountsAll)
 def test_the_oldest_ready_job_has_an_age(backend: Backend, queue: Any) -> None:
     put(queue, priority=-9)
     backend.pass_time(100)
@@ -106,6 +109,7 @@ def test_the_oldest_ready_job_has_an_age(backend: Backend, queue: Any) -> None:
     assert queue.stats().oldest_ready is None
 
 
+@needs(CountsAll)
 def test_counters_add_up_over_processes(backend: Backend, queue: Any) -> None:
     queue.record({"a": 2, "b": 1}, {"a": 1})
     backend.open().record({"a": 3}, {"c:%s": 5})
@@ -115,6 +119,7 @@ def test_counters_add_up_over_processes(backend: Backend, queue: Any) -> None:
     assert dict(stats.failed_by_task) == {"a": 1, "c:%s": 5}
 
 
+@needs(CountsAll)
 def test_counters_recorded_at_once_all_count(backend: Backend) -> None:
     tasks = [f"task-{number}" for number in range(40)]
     orders = [dict.fromkeys(tasks, 1), dict.fromkeys(reversed(tasks), 1)]  # locks that could meet crosswise

@@ -10,7 +10,7 @@ import pytest
 
 from jfast_sync.outcome import Bury, Done, Release, Retry, Settlement
 from jfast_sync.ports import DeadLetters, Held, Settled
-from tests.contract.backends import VISIBILITY, Backend, needs
+from tests.contract.backends import VISIBILITY, Backend, LeaseClock, needs
 from tests.contract.steps import (
     OUTCOMES,
     claim,
@@ -184,6 +184,7 @@ def test_a_large_batch_is_settled_whole(queue: Any) -> None:
     assert queue.stats().running == 0
 
 
+@needs(LeaseClock)
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES.keys())
 def test_a_token_that_was_overtaken_changes_nothing(backend: Backend, queue: Any, outcome: Any) -> None:
     put(queue, max_attempts=5)

@@ -14,7 +14,7 @@ from jfast_sync.job import Lease
 from jfast_sync.loop import Deadline
 from jfast_sync.outcome import Done
 from jfast_sync.ports import DeadFilter, Held, Settled
-from tests.contract.backends import PostgresBackend, Server, needs
+from tests.contract.backends import LeaseClock, PostgresBackend, Server, needs
 from tests.contract.steps import a_job, claim, extend, ids, put_many, settle, take
 from tests.servers import Proxy
 from tests.waiting import eventually
@@ -49,7 +49,7 @@ def test_every_operation_says_so(backend: PostgresBackend, operation: Callable[[
     queue.close()
 
 
-@needs(Server)
+@needs(Server, LeaseClock)
 def test_after_an_outage_the_holders_come_back_first(backend: PostgresBackend, proxy: Callable[[int], Proxy]) -> None:
     lease_time = 2.0
     network = proxy(backend.port)

@@ -26,9 +26,8 @@ class ContainerRabbit(RabbitServer):
         self._container: DockerContainer | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="jfast-rabbitmq-")
         advanced = Path(self._folder.name) / "advanced.config"
-        advanced.write_text(
-            f"[{{rabbit, [{{dead_letter_worker_publisher_confirm_timeout, {CONFIRM_TIMEOUT_MS}}}]}}].\n"
-        )
+        setting = f"{{dead_letter_worker_publisher_confirm_timeout, {CONFIRM_TIMEOUT_MS}}}"
+        advanced.write_text(f"[{{rabbit, [{setting}]}}].\n")
         advanced.chmod(0o644)
         self._advanced = advanced
 

@@ -15,16 +15,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from jfast_sync.backoff import backoff
 from jfast_sync.errors import JFastError, UnavailableError
 from jfast_sync.loop import Deadline
-from jfast_sync.queues.rabbitmq.connection import BOUND, Connection, Server
+from jfast_sync.queues.rabbitmq.connection import BOUND, Connection, MissingError, Server
 from jfast_sync.queues.rabbitmq.directory import Directory
 from jfast_sync.queues.rabbitmq.ledger import Arrival, Delivery, Ledger
+from jfast_sync.queues.rabbitmq.making import Maker
 from jfast_sync.queues.rabbitmq.names import WorkQueue
+from jfast_sync.queues.rabbitmq.publisher import Publisher
 from jfast_sync.queues.rabbitmq.subscriptions import Subscriptions
 from jfast_sync.queues.rabbitmq.topology import Topology
 from jfast_sync.redact import error_text
@@ -48,6 +51,8 @@ class Consumer:
         topology: declared again at every connect, so that a queue deleted meanwhile is there again.
         ledger: told of every delivery.
         directory: the named queues there are.
+        maker: makes named queues that are to be consumed and do not exist, over ``making``: a connection that
+            publishes nothing keeps acknowledging while the broker holds publishers back.
         give_back: stores copies of deliveries nobody claimed; False where it could not.
         linger: seconds without a claim after which the consumers are cancelled.
     """
@@ -59,6 +64,8 @@ class Consumer:
         ledger: Ledger,
         directory: Directory,
         *,
+        maker: Maker,
+        making: Publisher,
         give_back: Callable[[Sequence[Delivery]], bool],
         linger: float = 0.2,
     ) -> None:
@@ -66,6 +73,8 @@ class Consumer:
         self._topology = topology
         self._ledger = ledger
         self._directory = directory
+        self._maker = maker
+        self._making = making
         self._give_back = give_back
         self.linger = linger
         self._starting = threading.Lock()
@@ -121,6 +130,7 @@ class Consumer:
                 if not found and not woken:
                     self._wait(deadline, lambda: False)
                 return found
+            self._ensure_queues(works)
             expected = self._call(lambda: self._look(limit, wait, works))
             if expected > 1 and wait:
                 self._wait(Deadline(_GATHER), lambda: len(self._buffer) >= expected)
@@ -128,7 +138,8 @@ class Consumer:
                 woken = self._wait(deadline, lambda: bool(self._buffer))
                 if queues is None and (more := self._directory.works(None)) != works:
                     works = more
-                    self._call(lambda: self._widen(works))
+                    self._ensure_queues(works)
+                    self._call(partial(self._widen, works))
             return found or self._take(limit, works)
         finally:
             self._claimed_at = time.monotonic()
@@ -143,6 +154,12 @@ class Consumer:
         todo = list(deliveries)
         if todo:
             self._call(lambda: self._acknowledge(todo))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held unclaimed, and nothing more can be handed out to this process."""
+        subscriptions = self._subscriptions
+        return not self._claiming and not self._buffer and (subscriptions is None or not subscriptions.hungry)
 
     def waiting(self) -> list[Delivery]:
         """What was delivered and not claimed, with everything that was on its way when this was called."""
@@ -179,6 +196,10 @@ class Consumer:
             return order.result(BOUND * 2)
         except TimeoutError:
             raise UnavailableError(f"RabbitMQ at {self._server.shown} does not answer") from None
+
+    def _ensure_queues(self, works: frozenset[WorkQueue]) -> None:
+        if missing := self._maker.missing({work.queue for work in works}):
+            self._making.use(lambda connection: self._maker.ensure(connection, missing))
 
     def _nudge(self) -> None:
         connection = self._connection
@@ -228,6 +249,9 @@ class Consumer:
                     log.exception("the connection to RabbitMQ is made again")
                 elif not failures:
                     log.warning("%s", error)
+                if isinstance(exc, MissingError):  # a queue was deleted under us; whoever claims next makes it again
+                    self._maker.forget()
+                    self._plan = frozenset()
                 self._lost(error)
                 failures += 1
                 self._stop.wait(backoff(failures, base=_AGAIN_BASE, cap=_AGAIN_CAP, jitter=0.3))
@@ -236,7 +260,7 @@ class Consumer:
     def _connect(self) -> None:
         connection = Connection(self._server, "consumer")
         try:
-            self._topology.setup(connection)
+            self._maker.setup(connection)
             self._directory.follow(connection)
             self._subscriptions = Subscriptions(connection, self._topology, self._arrived)
         except BaseException:
@@ -271,7 +295,8 @@ class Consumer:
         self._lost(UnavailableError("the queue was closed"))
 
     def _turn(self) -> None:
-        assert self._connection is not None and self._subscriptions is not None
+        assert self._connection is not None
+        assert self._subscriptions is not None
         self._work_off_orders()
         self._arrange()
         self._connection.pump(self._pause())

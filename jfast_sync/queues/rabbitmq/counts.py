@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,20 +10,21 @@ from jfast_sync.queues.rabbitmq.connection import BOUND, Connection
 from jfast_sync.queues.rabbitmq.directory import Directory
 from jfast_sync.queues.rabbitmq.topology import Topology
 
-__all__ = ["Counts"]
+__all__ = ["Counts", "Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a broker tells about a topology."""
+
+    ready: int
+    delayed: int
+    dead: int
+    warnings: tuple[str, ...]
 
 
 class Counts:
     """Counts every queue of a topology, all questions ahead of the answers."""
-
-    @dataclass(frozen=True, slots=True)
-    class Found:
-        ready: int
-        delayed: int
-        dead: int
-        warnings: tuple[str, ...]
-
-    Reader = Callable[[Connection], Found]
 
     def __init__(self, topology: Topology, directory: Directory) -> None:
         self._topology = topology
@@ -44,7 +44,7 @@ class Counts:
             if lost
             else ()
         )
-        return Counts.Found(
+        return Found(
             ready=sum(counts[len(fixed) :]),
             delayed=sum(counts[: len(levels)]),
             dead=counts[len(levels)],

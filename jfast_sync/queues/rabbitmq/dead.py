@@ -7,16 +7,17 @@ queue for many seconds. Order comes from the time of death in the body, never fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
-from jfast_sync.errors import PayloadError
+from jfast_sync.errors import PayloadError, UnavailableError
 from jfast_sync.job import DeadJob
 from jfast_sync.loop import Deadline
 from jfast_sync.ports import DeadFilter
-from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, Server
+from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, Server, failure
 from jfast_sync.queues.rabbitmq.message import Stored, dead_job
 from jfast_sync.queues.rabbitmq.publisher import Publisher
 from jfast_sync.queues.rabbitmq.routing import Routing
@@ -118,13 +119,18 @@ class Graveyard:
 
         channel.call("basic_qos", Deadline(BOUND), prefetch_count=count)
         channel.amqp.basic_consume(name, take)
-        progress, last = Deadline(_HELD_ELSEWHERE), 0
-        while len(letters) < count and not progress.passed:
+        seen = -1
+        while len(letters) < count and len(letters) > seen:
             seen = len(letters)
-            channel.wait(lambda: len(letters) > seen or progress.passed, Deadline(BOUND))
-            if len(letters) > last:
-                progress, last = Deadline(_HELD_ELSEWHERE), len(letters)
+            with suppress(UnavailableError):  # what another reader holds just now does not come
+                channel.wait(partial(_more, letters, seen), Deadline(_HELD_ELSEWHERE))
+        if channel.error is not None:
+            raise failure(channel.error, self._server)
         return letters
+
+
+def _more(letters: Sequence[_Letter], than: int) -> bool:
+    return len(letters) > than
 
 
 def _matches(letter: DeadJob, where: DeadFilter) -> bool:

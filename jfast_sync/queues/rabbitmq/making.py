@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
+from typing import Final
 
 from jfast_sync.loop import Deadline
 from jfast_sync.queues.rabbitmq.connection import BOUND, Connection, MissingError
@@ -14,6 +16,8 @@ from jfast_sync.queues.rabbitmq.topology import Topology, declare
 
 __all__ = ["Maker"]
 
+_FRESH: Final = 10.0
+
 
 class Maker:
     """Knows which named queues exist, and makes those that do not."""
@@ -23,11 +27,24 @@ class Maker:
         self._directory = directory
         self._made: set[str] = set()
         self._lock = threading.Lock()
+        self._setup_until = 0.0  # monotonic: for so long what was declared is taken to be there
 
     def missing(self, queues: set[str]) -> set[str]:
         """Return those not known to exist: what goes into the cascade must have an end there."""
         with self._lock:
             return queues - self._made
+
+    def forget(self) -> None:
+        """Something turned out to be missing: look at everything again."""
+        with self._lock:
+            self._made.clear()
+            self._setup_until = 0.0
+
+    def setup(self, connection: Connection) -> None:
+        """Declare everything, unless this process has just done so."""
+        if time.monotonic() >= self._setup_until:
+            self._topology.setup(connection)
+            self._setup_until = time.monotonic() + _FRESH
 
     def ensure(self, connection: Connection, queues: set[str]) -> None:
         """Make named queues that do not exist."""

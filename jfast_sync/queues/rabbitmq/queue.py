@@ -22,7 +22,7 @@ from jfast_sync.queues.rabbitmq import ledger as ledgers
 from jfast_sync.queues.rabbitmq.cascade import DEFAULT, Cascade
 from jfast_sync.queues.rabbitmq.connection import Server
 from jfast_sync.queues.rabbitmq.consumer import Consumer
-from jfast_sync.queues.rabbitmq.counts import Counts
+from jfast_sync.queues.rabbitmq.counts import Counts, Found
 from jfast_sync.queues.rabbitmq.dead import Graveyard
 from jfast_sync.queues.rabbitmq.directory import Directory
 from jfast_sync.queues.rabbitmq.ledger import Delivery, Ledger, Standing
@@ -70,7 +70,15 @@ class RabbitQueue:
         self._settling = Publisher(server, "settle", self._maker.repair)
         self._returning = Publisher(server, "return", self._maker.repair)
         self._asking = Publisher(server, "ask", self._maker.repair)  # publishes nothing: an alarm does not stop it
-        self.consumer = Consumer(server, self.topology, self._ledger, self._directory, give_back=self._give_back)
+        self.consumer = Consumer(
+            server,
+            self.topology,
+            self._ledger,
+            self._directory,
+            maker=self._maker,
+            making=self._returning,
+            give_back=self._give_back,
+        )
         self._graveyard = Graveyard(server, self._routing, self._settling)
         self._counts = Counts(self.topology, self._directory)
         self._counters = threading.Lock()
@@ -83,7 +91,8 @@ class RabbitQueue:
         Raises:
             SchemaError: a queue of the name is there with other arguments, or the broker is too old.
         """
-        self._asking.use(self.topology.setup)
+        self._maker.forget()
+        self._asking.use(self._maker.setup)
 
     def enqueue(self, jobs: Sequence[Job]) -> list[str]:
         """Store jobs, confirmed by the broker; return their ids.
@@ -174,7 +183,7 @@ class RabbitQueue:
     def stats(self) -> Stats:
         """Count what is ready, delayed and dead; ``running`` and the counters are this process's own."""
         waiting = len(self.consumer.waiting())
-        found = self._asking_for(self._counts.read)
+        found = self._counted_now()
         warnings = list(found.warnings)
         if (blocked := self._enqueuing.blocked or self._settling.blocked) is not None:
             warnings.append(f"RabbitMQ holds back publishers: {blocked}")
@@ -218,9 +227,9 @@ class RabbitQueue:
         """Remove dead letters for good; return the ids that were there."""
         return self._graveyard.discard(ids)
 
-    def _asking_for(self, read: Counts.Reader) -> Counts.Found:
-        found: list[Counts.Found] = []
-        self._asking.use(lambda connection: found.append(read(connection)))
+    def _counted_now(self) -> Found:
+        found: list[Found] = []
+        self._asking.use(lambda connection: found.append(self._counts.read(connection)))
         return found[-1]
 
     def _publish(self, publisher: Publisher, messages: Sequence[Message]) -> None:

@@ -1,0 +1,87 @@
+"""The harness for RabbitMQ: time passes by moving every message to where it would be by then."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urldefrag, urlsplit, urlunsplit
+
+from jfast_sync.ports import DeadLetters, Queue
+from jfast_sync.queues.rabbitmq.cascade import Cascade
+from tests.contract.backends import Backend, MemoryBackend, Server, unused_port
+from tests.servers.rabbitmq_contents import Contents
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.servers import Proxy
+
+
+#: Few levels are declared faster, and their range is passed by some of the tests' delays.
+CASCADE = Cascade(levels=12, tick_ms=1000)
+
+
+class RabbitBackend(Backend):
+    """A broker keeps no clock for leases, no ids, no counters, and hands out band by band: those it does not declare.
+
+    Its URL's fragment is the queue's name.
+    """
+
+    name = "rabbitmq"
+    url = "emptied_rabbitmq_url"
+    bare_url = "fresh_rabbitmq_url"
+    capabilities = frozenset({DeadLetters, Server})
+    undecodable = MemoryBackend.undecodable
+
+    def __init__(self, url: str) -> None:
+        plain, self._name = urldefrag(url)
+        super().__init__(plain)
+        self._direct = plain
+
+    def _open(self, patient: bool, options: dict[str, Any]) -> Queue:
+        from jfast_sync.queues.rabbitmq.connection import Server as Broker
+        from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+
+        queue = RabbitQueue(Broker(url=self.dsn), name=self._name, cascade=CASCADE, **options)
+        queue.consumer.linger = 0.03
+        return queue
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def pass_time(self, seconds: float) -> None:
+        queues: list[Any] = self._queues
+        # What was delivered and not claimed is on its way back; it has to be there to be moved.
+        for queue in queues:
+            eventually(lambda: queue.consumer.idle or queue.consumer._claiming, what="deliveries to go back")  # noqa: B023
+        self._contents.pass_time(seconds)
+
+    def put_undecodable(self, kind: str | None = None) -> None:
+        self._contents.put(self._body(kind))
+
+    @property
+    def _contents(self) -> Contents:
+        queue: Any = self._queues[0] if self._queues else self.open()
+        return Contents(self._direct, queue.topology)
+
+    def behind(self, proxy: Proxy) -> None:
+        """Have every queue opened from now on reach the server through `proxy`."""
+        self.dsn = proxy.dsn(self._direct)
+
+    def open_unreachable(self) -> Queue:
+        """Open a queue whose server is not there."""
+        there, self.dsn = self.dsn, f"amqp://jfast:s3cret@127.0.0.1:{unused_port()}/"
+        try:
+            queue: Queue = self.open_bare()
+            return queue
+        finally:
+            self.dsn = there
+
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return urlsplit(self._direct).port or 5672
+
+
+def with_name(url: str, name: str) -> str:
+    """The URL of a queue for this harness."""
+    return urlunsplit(urlsplit(url)._replace(fragment=name))
