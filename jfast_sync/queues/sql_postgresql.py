@@ -172,7 +172,7 @@ def statements(table: str) -> Statements:
             "clock_timestamp() + held.delay * interval '1 second'), "
             "last_error = coalesce(held.error, j.last_error), traceback = coalesce(held.traceback, j.traceback), "
             "snoozed_since = CASE WHEN held.snooze THEN coalesce(j.snoozed_since, j.started_at) "
-            "WHEN held.refund THEN j.snoozed_since END",
+            "ELSE j.snoozed_since END",
             "delay float8",
             "until float8",
             "error text",

@@ -133,7 +133,7 @@ def job_of(row: Mapping[str, Any]) -> Job:
         request_id=row["request_id"],
         tenant_id=row["tenant_id"],
         trace=_object("trace", row["trace"]),
-        error=row["last_error"],
+        error=storable(row["last_error"]),
     )
 
 
@@ -155,7 +155,7 @@ def lenient_job_of(row: Mapping[str, Any]) -> tuple[Job, bytes | None]:
     try:
         return job_of(row), None
     except (ValueError, TypeError, AssertionError):
-        raw = str(row["payload"]).encode("utf-8", "replace")
+        raw = str(row["payload"]).encode("utf-8", "surrogateescape")
     return (
         Job(
             id=_shown(row["id"], 128),
@@ -167,7 +167,7 @@ def lenient_job_of(row: Mapping[str, Any]) -> tuple[Job, bytes | None]:
             request_id=None,
             tenant_id=_shown(row["tenant_id"], 255) if row["tenant_id"] else None,
             trace=None,
-            error=row["last_error"],
+            error=storable(row["last_error"]),
         ),
         raw,
     )
@@ -193,8 +193,9 @@ def _object(name: str, text: Any) -> dict[str, Any] | None:
     if text is None and name == "trace":
         return None
     try:
+        text.encode()  # SQLite gives bytes that are no text as halves of surrogate pairs
         value = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as exc:
+    except (ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise PayloadError(f"its {name} cannot be decoded: {type(exc).__name__}: {exc}") from None
     if value is None and name == "trace":
         return None

@@ -153,8 +153,7 @@ def statements(table: str) -> Statements:
             f"status = 'pending', {freed}, attempts = max(j.attempts - g.refund, 0), "
             "available_at = coalesce(g.until, :now + CAST(g.delay * 1000000 AS INTEGER)), "
             "last_error = coalesce(g.error, j.last_error), traceback = coalesce(g.traceback, j.traceback), "
-            "snoozed_since = CASE WHEN g.snooze THEN coalesce(j.snoozed_since, j.started_at) "
-            "WHEN g.refund THEN j.snoozed_since END",
+            "snoozed_since = CASE WHEN g.snooze THEN coalesce(j.snoozed_since, j.started_at) ELSE j.snoozed_since END",
             "delay",
             "until",
             "error",

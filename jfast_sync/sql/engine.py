@@ -86,6 +86,7 @@ class Database:
             self.path = os.path.realpath(self.engine.url.database or "")
             sqlite_transactions.take_over(self.engine)
             sqlite_transactions.take_over(self.control)
+            event.listen(self.control, "connect", sqlite_transactions.read_any_text)
         self._checks = threading.Lock()
         self._check: _Check | None = None
         self.after_fork: list[Callable[[], None]] = []

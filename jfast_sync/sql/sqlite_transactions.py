@@ -20,7 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from jfast_sync.context import current_job
 from jfast_sync.errors import NotInJobError
 
-__all__ = ["configure", "shrink_log", "take_over"]
+__all__ = ["configure", "read_any_text", "shrink_log", "take_over"]
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,11 @@ def configure(connection: Any, _entry: ConnectionPoolEntry, *, busy_timeout: flo
         cursor.execute("PRAGMA foreign_keys = ON")
     finally:
         cursor.close()
+
+
+def read_any_text(connection: Any, _entry: ConnectionPoolEntry) -> None:
+    """Let bytes that are no text come out as such, rather than fail a whole batch of rows: for the queue's own use."""
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
 
 
 def _begin(connection: Connection) -> None:
