@@ -13,7 +13,7 @@ from jfast_sync.redact import error_text
 __all__ = ["WrongType", "is_lost", "translate", "translated"]
 
 #: The connection is of no more use, and whether the server acted on what was sent is not known.
-_LOST = (driver.ConnectionError, driver.TimeoutError, OSError)
+_LOST = (driver.ConnectionError, OSError)
 
 
 class WrongType(SchemaError):
@@ -21,8 +21,11 @@ class WrongType(SchemaError):
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Say whether the reply was lost: the command may have run."""
-    refused = (driver.AuthenticationError, driver.AuthorizationError, driver.BusyLoadingError)
+    """Say whether the reply was lost with its connection: the command may have run, and may be sent again at once.
+
+    After a timeout too it may have run, but a server that does not answer is not asked twice in a row.
+    """
+    refused = (driver.AuthenticationError, driver.AuthorizationError, driver.BusyLoadingError, TimeoutError)
     return isinstance(exc, _LOST) and not isinstance(exc, (*refused, driver.MaxConnectionsError))
 
 

@@ -77,6 +77,7 @@ local out = {0, -1}
 if since > 0 then
   -- An earlier claim's reply was lost: it gets what that one took, and what is too much for it now goes back.
   local back, number = {}, 0
+  allow_when_full()
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, now() + visibility - since, '+inf', 'LIMIT', 0, 10000)) do
     local text = redis.call('HGET', META, id)
     if text and string.sub(text, 1, #claim) == claim then
@@ -178,6 +179,7 @@ end
 if not plain then check() end
 if keep > 0 then redis.call('ZCARD', DONE); redis.call('HLEN', KEPT) end
 local t, texts = now(), bulk_get(META, ids)
+allow_when_full()
 local metas, answers, ended, buried, errors, changed, gone = {}, {}, {}, {}, {}, {}, {}
 for j, id in ipairs(ids) do
   metas[id] = metas[id] or parsed(texts[j])
@@ -215,7 +217,6 @@ for j, id in ipairs(ids) do
     end
   end
 end
-allow_when_full()
 place_all()
 bulk('ZADD', DEAD, buried)
 bulk('HSET', ERRORS, errors)

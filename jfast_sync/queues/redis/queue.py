@@ -75,10 +75,10 @@ class RedisQueue(Leases, Claims, RedisInspection):
         """
         server = self._server()
         server.check_version()
+        self._load_lanes()
         found = int(self._ask(SETUP, self._lanes, _FORMAT, self._lease_time))
         if found > _FORMAT:
             raise SchemaError(f"the queue {self.keys.name} was written by a newer jfast-sync (format {found}); update")
-        self._load_lanes()
         for remark in self._noted(server):
             if remark not in self._told:
                 log.warning("%s", remark)
