@@ -10,8 +10,9 @@ runs one behavioural suite over every implementation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cancelled",
+    "Claimed",
     "Clock",
     "DeadFilter",
     "DeadLetters",
@@ -34,6 +36,8 @@ __all__ = [
     "Settled",
     "SharesTransaction",
     "Stats",
+    "TickClaim",
+    "TickStore",
 ]
 
 
@@ -251,3 +255,56 @@ class Inspectable(Protocol):
         ...
 
     def cancel(self, job_id: str) -> Cancelled: ...
+
+
+class Claimed(Enum):
+    """What an attempt to claim a tick found."""
+
+    WON = "won"
+    LOST = "lost"  # somebody has claimed it, or a later one of the same schedule
+    BUSY = "busy"  # somebody is claiming it right now and may yet give it back; ask again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickClaim:
+    """``session``, where the store has one, is the transaction the claim is part of: a job in it shares its fate."""
+
+    outcome: Claimed
+    session: Session | None = None
+
+
+@runtime_checkable
+class TickStore(Protocol):
+    """Which ticks of which schedules have been claimed, by instant; shared by every process, except in memory.
+
+    ``store`` names the kind in messages and in ``/ready``.
+    """
+
+    store: str
+
+    def now(self) -> datetime:
+        """Return the store's present instant, aware, UTC: its clock decides what is due, in every process."""
+        ...
+
+    def latest(self, names: Sequence[str]) -> dict[str, datetime]:
+        """Return the latest claimed tick of each schedule (UTC); one that has none is left out."""
+        ...
+
+    def claiming(self, name: str, tick: datetime, *, by: str) -> AbstractContextManager[TickClaim]:
+        """Claim a tick for the block: it counts when the block ends, and is given back when the block raises.
+
+        Only an instant after every one claimed before can be won. Waits about a second at most for somebody who is
+        claiming the same tick.
+
+        Raises:
+            UnavailableError: the store cannot be reached; raised at the block's end, the claim may or may not count.
+        """
+        ...
+
+    def prune(self, retention: timedelta) -> int:
+        """Forget ticks older than ``retention``, never a schedule's latest; return how many."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is the store's own; idempotent."""
+        ...

@@ -59,10 +59,12 @@ def components(table: str) -> list[Component]:
     """Return what a database with the queue's table ``table`` consists of."""
     jobs = Step(1, f"jobs in {table}", lambda connection: _jobs(connection, table_name(table)))
     inbox = Step(1, "inbox in jfast_inbox", _inbox)
+    ticks = Step(1, "ticks in jfast_schedule_ticks", _ticks)
     # The locks' keys are the sibling's, so that its services and ours take turns too.
     return [
         Component(table, f"jfast:setup:{table}", [jobs]),
         Component("jfast_inbox", "jfast:setup:framework-tables", [inbox]),
+        Component("jfast_schedule_ticks", "jfast:setup:framework-tables", [ticks]),
     ]
 
 
@@ -165,6 +167,25 @@ def _inbox(connection: Connection) -> None:
         )
     if not _exists(connection, "jfast_inbox_processed_idx"):
         _run(connection, "CREATE INDEX IF NOT EXISTS jfast_inbox_processed_idx ON jfast_inbox (processed_at)")
+
+
+# --- the ticks ---------------------------------------------------------------------------------------------------
+
+
+def _ticks(connection: Connection) -> None:
+    postgres = connection.dialect.name == "postgresql"
+    when, now = ("timestamptz", "now()") if postgres else ("INTEGER", "0")
+    if not _exists(connection, "jfast_schedule_ticks"):
+        _run(
+            connection,
+            f"CREATE TABLE jfast_schedule_ticks (name varchar(255) NOT NULL, fire_at {when} NOT NULL, "
+            f"claimed_by varchar(255), claimed_at {when} NOT NULL DEFAULT {now}, PRIMARY KEY (name, fire_at))",
+        )
+    if not _exists(connection, "jfast_schedule_ticks_fire_idx"):
+        _run(
+            connection,
+            "CREATE INDEX IF NOT EXISTS jfast_schedule_ticks_fire_idx ON jfast_schedule_ticks (fire_at)",
+        )
 
 
 # --- the catalogue -----------------------------------------------------------------------------------------------

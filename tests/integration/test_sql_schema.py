@@ -70,7 +70,11 @@ def test_status_says_what_is_missing_and_changes_nothing(dsn: str) -> None:
     assert [(one.version, one.latest, len(one.pending)) for one in before] == [(0, 1, 1), (0, 1, 1)]
     with pytest.raises(SchemaError, match="jfast-sync db upgrade"):
         schema.require_current(database)
-    assert schema.upgrade(database) == ["jobs in jfast_jobs", "inbox in jfast_inbox"]
+    assert schema.upgrade(database) == [
+        "jobs in jfast_jobs",
+        "inbox in jfast_inbox",
+        "ticks in jfast_schedule_ticks",
+    ]
     assert all(one.current for one in schema.status(database))
     assert schema.upgrade(database) == []
     database.dispose()
