@@ -46,7 +46,7 @@ class Keeper:
         self._state = state
         self._third = visibility_timeout / 3
         self._renew_at = time.monotonic() + self._third
-        self._recover_at = 0.0
+        self._recover_at = time.monotonic() + _RECOVER_EVERY  # the tables are made meanwhile, at a first start
         self._claim_waits = claim_waits
         self.loop = Loop("jfast-keeper", self._step, on_death)
 
