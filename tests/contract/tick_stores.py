@@ -34,7 +34,9 @@ class Ticks(ABC):
     def now(self) -> datetime:
         """The store's present instant, to within a second or two."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was opened."""
 
 
 class MemoryTicks(Ticks):
@@ -52,6 +54,9 @@ class MemoryTicks(Ticks):
 
     def now(self) -> datetime:
         return self.clock.now()
+
+    def close(self) -> None:
+        self._store.close()
 
 
 class SqlTicks(Ticks):
