@@ -28,7 +28,10 @@ _COLUMNS = ("jobs", "done", "skipped", "retried", "dead", "replayed")
 
 @click.command()
 @click.option(
-    "--backend", "dsn", metavar="DSN", help="postgresql://...: run it there. [default: SQLite, a temporary file]"
+    "--backend",
+    "dsn",
+    metavar="URL",
+    help="postgresql://... or redis://...: run it there. [default: SQLite, a temporary file]",
 )
 @click.option("--jobs", type=click.IntRange(10, 100_000), default=1000, show_default=True, help="How many jobs.")
 @click.option("--threads", type=click.IntRange(1, 64), default=8, show_default=True, help="The worker's threads.")
@@ -42,7 +45,8 @@ def demo(ctx: click.Context, dsn: str | None, jobs: int, threads: int, as_json: 
     twice and must run once, and some become dead letters whose cause is then removed and which are replayed. The
     figures at the end are counted from the database.
 
-    On PostgreSQL everything happens in a schema of its own, dropped at the end; nothing that is there is touched.
+    On PostgreSQL everything happens in a schema of its own, dropped at the end; nothing that is there is touched. On
+    Redis the queue has keys of its own, removed at the end, and the tables are in a temporary SQLite file.
     """
     _check_dsn(dsn)
     invocation: Invocation = ctx.obj
@@ -107,9 +111,12 @@ def _summary(figures: Figures) -> None:
 
 
 def _check_dsn(dsn: str | None) -> None:
-    if dsn is not None and not dsn.startswith(("postgres://", "postgresql://", "postgresql+")):
+    from jfast_sync_cli.demo_run import REDIS_URLS
+
+    if dsn is not None and not dsn.startswith(("postgres://", "postgresql://", "postgresql+", *REDIS_URLS)):
         raise click.UsageError(
-            "--backend takes postgresql://user@host/database; without it the demo makes a SQLite file of its own"
+            "--backend takes postgresql://user@host/database or redis://host/0; "
+            "without it the demo makes a SQLite file of its own"
         )
 
 

@@ -7,10 +7,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
@@ -23,12 +23,23 @@ from jfast_sync_cli import demo_tasks as shop
 if TYPE_CHECKING:
     from jfast_sync.app import JFast
     from jfast_sync.job import DeadJob
-    from jfast_sync.ports import JobRow
+    from jfast_sync.ports import JobRow, Queue
 
-__all__ = ["Figures", "Kind", "Run", "plan", "project"]
+__all__ = ["REDIS_URLS", "Erasable", "Figures", "Kind", "Run", "plan", "project"]
+
+REDIS_URLS = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 
 _KEEP_DONE = 3600.0  # seconds; finished jobs are kept so that they can be counted
 _POLL = 0.05
+
+
+@runtime_checkable
+class Erasable(Protocol):
+    """A queue that can be removed with everything in it, because it lives outside of a database."""
+
+    def erase(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +83,48 @@ def project(dsn: str | None, threads: int) -> Iterator[JFast]:
     """Make a project that nobody else sees and remove it afterwards.
 
     Args:
-        dsn: a PostgreSQL database, in which a schema of the demo's own is made; None: a SQLite file.
+        dsn: a PostgreSQL database, in which a schema of the demo's own is made; a Redis server, on which the queue has
+            keys of its own and the tables are in a SQLite file; None: SQLite for both.
         threads: the worker's.
     """
     name = f"jfast_demo_{secrets.token_hex(4)}"
-    with _temporary_folder() as folder, _database(dsn, name, folder) as private:
+    broker = _broker(dsn)
+    with _temporary_folder() as folder, _database(None if broker else dsn, name, folder) as private:
         file = folder / "jfast.toml"
         file.write_text('[app]\nname = "jfast-demo"\n')
-        overrides: Mapping[str, Mapping[str, object]] = {
+        overrides: dict[str, dict[str, object]] = {
             "app": {"env": "local"},
             "plugins": {"enabled": ["observability", "database", "queue", "outbox"]},
             "database": {"dsn": private, "rls": False},
             "queue": {"backend": "auto", "name": name, "keep_done": _KEEP_DONE, "claim": "all"},
         }
-        with load(config_path=file, imports=(shop.__name__,), overrides=overrides, threads=threads) as app:
+        for table, values in broker.items():
+            overrides[table] = {**overrides.get(table, {}), **values}
+        # Removed after the app has closed: its worker counts until then.
+        with ExitStack() as after, _app(file, overrides, threads) as app:
+            after.callback(_remove, app.queue.backend)
             app.setup()
             assert app.database is not None
             app.database.transact(shop.tables.create_all)
             yield app
+
+
+def _app(file: Path, overrides: Mapping[str, Mapping[str, object]], threads: int) -> JFast:
+    return load(config_path=file, imports=(shop.__name__,), overrides=overrides, threads=threads)
+
+
+def _broker(dsn: str | None) -> dict[str, dict[str, object]]:
+    """Return the configuration of a queue that does not live in a database; none where it does."""
+    if dsn is None or not dsn.startswith(REDIS_URLS):
+        return {}
+    enabled = ["observability", "database", "queue", "outbox", "cache"]
+    return {"plugins": {"enabled": enabled}, "queue": {"backend": "redis"}, "cache": {"url": dsn}}
+
+
+def _remove(backend: Queue) -> None:
+    if isinstance(backend, Erasable):
+        backend.erase()
+        backend.close()
 
 
 @contextmanager

@@ -54,4 +54,4 @@ def replace_body(url: str, job_id: str, body: bytes) -> None:
     with redis.Redis.from_url(url, protocol=2) as client:
         stored: Any = client.hget("{jfast:jobs}:jobs", job_id)
         header = stored.partition(b"\n")[0]
-        client.hset("{jfast:jobs}:jobs", job_id, header + b"\n" + body)  # type: ignore[arg-type]
+        client.hset("{jfast:jobs}:jobs", job_id, header + b"\n" + body)

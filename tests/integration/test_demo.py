@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.integration.cli import Project
+from tests.servers import RedisServer
 from tests.waiting import eventually
 
 LIMIT = 30.0  # seconds, start included
@@ -60,6 +61,14 @@ def test_a_thousand_jobs_on_sqlite(project: Project) -> None:
     done = project.ok("demo", "--json", timeout=LIMIT)
     assert done.err == ""
     check(done.json, 1000, "sqlite")
+    assert left_behind(project) == []
+
+
+def test_a_thousand_jobs_on_redis_leave_no_key(project: Project, redis_url: str, redis_server: RedisServer) -> None:
+    done = project.ok("demo", "--json", "--backend", redis_url, timeout=LIMIT)
+    assert done.err == ""
+    check(done.json, 1000, "redis")
+    assert redis_server.command("KEYS", "*") == []
     assert left_behind(project) == []
 
 

@@ -43,7 +43,7 @@ def special() -> Iterator[Callable[..., RedisServer]]:
     started: list[RedisServer] = []
 
     def start(**settings: str) -> RedisServer:
-        started.append(find_redis(private=True, **settings))
+        started.append(find_redis(private=True, settings=settings))
         return started[-1]
 
     yield start

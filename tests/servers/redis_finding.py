@@ -13,17 +13,19 @@ from tests.servers.redis_local import LocalRedis, find_program
 URL_VARIABLE = "JFAST_TEST_REDIS_URL"
 
 
-def find_redis(environ: Mapping[str, str] = os.environ, *, private: bool = False, **settings: str) -> RedisServer:
+def find_redis(
+    environ: Mapping[str, str] | None = None, *, private: bool = False, settings: Mapping[str, str] | None = None
+) -> RedisServer:
     """A Redis that is ready for use.
 
     `private` asks for one that may be killed and configured (`settings`), so the URL in the environment does not count.
     Raises ServerUnavailable, with the command to run, when there is none and none can be installed.
     """
-    if (url := environ.get(URL_VARIABLE)) and not private:
+    if (url := (os.environ if environ is None else environ).get(URL_VARIABLE)) and not private:
         return _started(ExternalRedis(url))
-    if docker_answers() and (container := _container(settings)) is not None:
+    if docker_answers() and (container := _container(settings or {})) is not None:
         return container
-    return _started(LocalRedis(find_program(), **settings))
+    return _started(LocalRedis(find_program(), **(settings or {})))
 
 
 def _container(settings: Mapping[str, str]) -> RedisServer | None:

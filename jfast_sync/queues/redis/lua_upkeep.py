@@ -35,10 +35,8 @@ return answers
 RECOVER: Final = script(
     "recover",
     """
-check()
 local visibility, keep, limit = tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2]), tonumber(ARGV[A + 3])
 local t, found = now(), 0
-allow_when_full()
 note_run(visibility)
 if keep > 0 then
   local old = redis.call('ZRANGEBYSCORE', DONE, '-inf', t - keep, 'LIMIT', 0, 1000)
@@ -46,8 +44,12 @@ if keep > 0 then
   bulk('ZREM', DONE, old)
 end
 if t < tonumber(redis.call('HGET', STATE, 'grace') or '0') then return {0, 0} end
+local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', t, 'LIMIT', 0, limit)
+if #lapsed == 0 then return {0, 0} end
+check()
+allow_when_full()
 local gone, stale, changed, errors = {}, {}, {}, {}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', t, 'LIMIT', 0, limit)) do
+for _, id in ipairs(lapsed) do
   local record = redis.call('HGET', JOBS, id)
   if not record then
     gone[#gone + 1], stale[#stale + 1] = id, id

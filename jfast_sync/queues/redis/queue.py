@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from jfast_sync.errors import SchemaError
 from jfast_sync.queues.redis.claims import Claims
@@ -89,6 +90,17 @@ class RedisQueue(Leases, Claims, RedisInspection):
         self._waiting.close()
         self._pool.disconnect()
 
+    def erase(self) -> None:
+        """Remove the queue with every job in it, a part at a time."""
+        pattern = _pattern(self.keys.prefix + "{" + self.keys.name + "}:") + "*"
+        cursor: Any = 0
+        while True:
+            cursor, names = self._command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            for name in names:
+                self._command("UNLINK", name)
+            if int(cursor) == 0:
+                return
+
     def _server(self) -> Server:
         return Server.read(self._command)
 
@@ -100,3 +112,8 @@ class RedisQueue(Leases, Claims, RedisInspection):
         if self._remarked is None or time.monotonic() - self._remarked[0] > _REMARKS_LAST:
             return self._noted(self._server())
         return self._remarked[1]
+
+
+def _pattern(text: str) -> str:
+    """Return the pattern that matches this text only."""
+    return re.sub(r"([\\*?\[\]^-])", r"\\\1", text)
