@@ -9,15 +9,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from jfast_sync.queues.rabbitmq.names import Names
-from jfast_sync.queues.rabbitmq.topology import Topology
 from tests.contract.backends import BACKENDS, Backend
-from tests.contract.rabbitmq_backend import CASCADE, RabbitBackend, with_name
+from tests.contract.rabbitmq_backend import RabbitBackend, with_name
 from tests.contract.redis_backend import RedisBackend
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import PostgresServer
 from tests.servers.rabbitmq import RabbitServer
-from tests.servers.rabbitmq_contents import Contents
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,10 +72,9 @@ def shared_rabbitmq_name(rabbitmq_server: RabbitServer) -> str:
 
 @pytest.fixture
 def emptied_rabbitmq_url(rabbitmq_server: RabbitServer, shared_rabbitmq_name: str) -> Iterator[str]:
-    """The URL of a queue without messages; its work queues are made again by each setup."""
+    """The URL of a queue without messages: the harness empties it when it is closed."""
     yield with_name(rabbitmq_server.url, shared_rabbitmq_name)
     wait_for_no_connection_to(rabbitmq_server.port)
-    Contents(rabbitmq_server.url, Topology(Names.of(shared_rabbitmq_name), cascade=CASCADE)).empty()
 
 
 @pytest.fixture

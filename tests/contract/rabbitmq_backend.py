@@ -8,6 +8,8 @@ from urllib.parse import urldefrag, urlsplit, urlunsplit
 
 from jfast_sync.ports import DeadLetters, Queue
 from jfast_sync.queues.rabbitmq.cascade import Cascade
+from jfast_sync.queues.rabbitmq.names import Names
+from jfast_sync.queues.rabbitmq.topology import Topology
 from tests.contract.backends import Backend, MemoryBackend, Server, unused_port
 from tests.servers.rabbitmq_contents import Contents
 from tests.waiting import eventually
@@ -56,12 +58,18 @@ class RabbitBackend(Backend):
         self._contents.pass_time(seconds)
 
     def put_undecodable(self, kind: str | None = None) -> None:
+        self.open()
         self._contents.put(self._body(kind))
 
     @property
     def _contents(self) -> Contents:
-        queue: Any = self._queues[0] if self._queues else self.open()
-        return Contents(self._direct, queue.topology)
+        queues: list[Any] = self._queues
+        names = {name for queue in queues for name in queue._directory.known()}
+        return Contents(self._direct, Topology(Names.of(self._name), cascade=CASCADE), names)
+
+    def close(self) -> None:
+        super().close()
+        self._contents.empty()
 
     def behind(self, proxy: Proxy) -> None:
         """Have every queue opened from now on reach the server through `proxy`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,15 +19,16 @@ _INSTANTS = ("available_at", "created_at", "snoozed_since", "died_at")
 class Contents:
     """The messages under one prefix, seen by a client that is not the library."""
 
-    def __init__(self, url: str, topology: Topology) -> None:
+    def __init__(self, url: str, topology: Topology, queues: Iterable[str] = (DEFAULT_QUEUE,)) -> None:
         self._url = url
         self._topology = topology
+        self._queues = sorted({DEFAULT_QUEUE, *queues})
 
     def pass_time(self, seconds: float) -> None:
         """Move every stored instant into the past, and every message to where it would be by then."""
         names = self._topology.names
         with self._channel() as channel:
-            for queue in (names.dead, *self._work_queues(channel)):
+            for queue in (names.dead, *self._work_queues()):
                 self._rewrite(channel, queue, seconds)
             waiting = [self._moved(body, seconds) for body in self._delayed(channel)]
             for data in sorted(waiting, key=lambda data: str(data["available_at"])):
@@ -36,8 +37,10 @@ class Contents:
     def empty(self) -> None:
         """Remove every message, and every named queue; what else there was is made again by the next setup."""
         names = self._topology.names
+        if not self._exists(names.directory):
+            return
         with self._channel() as channel:
-            for queue in (*self._work_queues(channel), names.dead, names.directory):
+            for queue in (*self._work_queues(), names.dead, names.directory):
                 channel.queue_delete(queue)  # also what is on its way back from a connection just closed
             for level in range(self._topology.cascade.levels):
                 channel.queue_purge(names.level(level))
@@ -48,28 +51,17 @@ class Contents:
         with self._channel() as channel:
             channel.basic_publish("", self._topology.names.work(WorkQueue(1, queue)), body)
 
-    def _work_queues(self, channel: Any) -> list[str]:
-        queues = {DEFAULT_QUEUE, *self._announced(channel)}
-        return [self._topology.names.work(WorkQueue(band, queue)) for queue in queues for band in range(len(BANDS))]
+    def _exists(self, queue: str) -> bool:
+        with self._channel() as channel:
+            try:
+                channel.queue_declare(queue, passive=True)
+            except pika.exceptions.ChannelClosedByBroker:
+                return False
+            return True
 
-    def _announced(self, channel: Any) -> set[str]:
-        names: set[str] = set()
-        stream = self._topology.names.directory
-        count = channel.queue_declare(stream, passive=True).method.message_count
-        if count:
-            channel.basic_qos(prefetch_count=100)
-            for method, _properties, body in channel.consume(
-                stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=0.5
-            ):
-                if method is None:
-                    break
-                names.add(body.decode())
-                channel.basic_ack(method.delivery_tag)
-                count -= 1
-                if not count:
-                    break
-            channel.cancel()
-        return names
+    def _work_queues(self) -> list[str]:
+        works = [WorkQueue(band, queue) for queue in self._queues for band in range(len(BANDS))]
+        return [self._topology.names.work(work) for work in works]
 
     def _rewrite(self, channel: Any, queue: str, seconds: float) -> None:
         messages = list(_drained(channel, queue))

@@ -12,9 +12,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
@@ -73,6 +73,7 @@ class Consumer:
         self._topology = topology
         self._ledger = ledger
         self._directory = directory
+        directory.on_news = lambda: self._bell.put(False)
         self._maker = maker
         self._making = making
         self._give_back = give_back
@@ -93,6 +94,7 @@ class Consumer:
         self._error: JFastError | None = None
         self._buffer: deque[Delivery] = deque()
         self._claiming = False
+        self._counting = 0
         self._claimed_at = -1e9
         self._demand = 1
         self._plan: frozenset[WorkQueue] = frozenset()
@@ -161,12 +163,21 @@ class Consumer:
         subscriptions = self._subscriptions
         return not self._claiming and not self._buffer and (subscriptions is None or not subscriptions.hungry)
 
-    def waiting(self) -> list[Delivery]:
-        """What was delivered and not claimed, with everything that was on its way when this was called."""
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Give nothing back meanwhile: what moves while it is counted is counted twice."""
+        self._counting += 1
+        try:
+            yield
+        finally:
+            self._counting -= 1
+
+    def waiting(self) -> int:
+        """Count what was delivered and not claimed, with everything that was on its way when this was called."""
         if self._thread is None or self._pid != os.getpid() or not self._up.is_set():
-            return []
+            return 0
         self._call(self._barrier)
-        return list(self._buffer)
+        return len(self._buffer)
 
     @property
     def error(self) -> str | None:
@@ -332,6 +343,8 @@ class Consumer:
     def _arrange(self) -> None:
         """Have consumers where they are wanted, and nowhere else."""
         assert self._subscriptions is not None
+        if self._counting and not self._claiming:
+            return
         if self._active:
             self._subscriptions.want(self._plan, self._demand)
         elif self._subscriptions.hungry or self._buffer:

@@ -30,11 +30,12 @@ _BATCH: Final = 500
 _HELD_ELSEWHERE: Final = 2.0  # seconds to wait for what another reader holds just now
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Letter:
     tag: int
     body: bytes
     dead: DeadJob
+    gone: bool = False
 
 
 class Graveyard:
@@ -85,6 +86,7 @@ class Graveyard:
                 first(batch)
                 for letter in batch:
                     channel.amqp.basic_ack(letter.tag)
+                    letter.gone = True
                 moved += [letter.dead.job.id for letter in batch]
             if todo:
                 # Acknowledgements have no answer; the next one says that they were read.
@@ -101,14 +103,26 @@ class Graveyard:
         connection = Connection(self._server, "dead letters")
         try:
             channel = connection.channel(Deadline(BOUND))
-            yield channel, self._read(channel, most)
+            letters = self._read(channel, most)
+            yield channel, letters
+            self._give_back(connection, channel, sum(not each.gone for each in letters))
         finally:
             connection.close()
 
+    def _give_back(self, connection: Connection, channel: Channel, count: int) -> None:
+        """Close the channel, and wait until what it held is there again: the next reader must not find nothing."""
+        channel.close()
+        asking, deadline = connection.channel(Deadline(BOUND)), Deadline(_HELD_ELSEWHERE)
+        while self._count(asking) < count and not deadline.passed:
+            connection.pump(0.005)
+
+    def _count(self, channel: Channel) -> int:
+        name = self._routing.topology.names.dead
+        return int(channel.call("queue_declare", Deadline(BOUND), queue=name, passive=True).message_count)
+
     def _read(self, channel: Channel, most: int) -> list[_Letter]:
         name = self._routing.topology.names.dead
-        there = channel.call("queue_declare", Deadline(BOUND), queue=name, passive=True).message_count
-        count = min(there, most)
+        count = min(self._count(channel), most)
         if not count:
             return []
         letters: list[_Letter] = []

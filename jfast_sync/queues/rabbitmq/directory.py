@@ -7,22 +7,26 @@ from its beginning and goes on listening, so that one that takes all queues hear
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
 from jfast_sync.errors import UnavailableError
 from jfast_sync.loop import Deadline
-from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection
+from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, failure
 from jfast_sync.queues.rabbitmq.names import BANDS, DEFAULT_QUEUE, Names, WorkQueue
 
 __all__ = ["Directory"]
 
-_CATCH_UP = 1.0
+_QUIET: Final = 0.1
 
 
 class Directory:
     """The named queues this process knows of; from any thread, except :meth:`follow` and :meth:`check`."""
 
     def __init__(self, names: Names) -> None:
+        self.on_news: Callable[[], None] = lambda: None  # called when another process has made a queue
         self._names = names
         self._lock = threading.Lock()
         self._known = {DEFAULT_QUEUE}
@@ -70,14 +74,21 @@ class Directory:
         def heard(amqp: Any, method: Any, _properties: Any, body: bytes) -> None:
             self.add(body.decode(errors="replace"))
             read.append(None)
+            self.on_news()
             amqp.basic_ack(method.delivery_tag)
 
-        there = channel.call("queue_declare", deadline, queue=self._names.directory, passive=True).message_count
         channel.call("basic_qos", deadline, prefetch_count=500)
         channel.amqp.basic_consume(self._names.directory, heard, arguments={"x-stream-offset": "first"})
-        try:
-            channel.wait(lambda: len(read) >= there, Deadline(_CATCH_UP))
-        except UnavailableError:
-            if not channel.is_open:
-                raise  # otherwise only slow, or counted more than it tells: the rest comes when it comes
+        # A stream does not tell its length reliably: it has been read when nothing comes for a moment.
+        seen = -1
+        while len(read) > seen:
+            seen = len(read)
+            with suppress(UnavailableError):
+                channel.wait(partial(_more, read, seen), Deadline(_QUIET))
+        if channel.error is not None:
+            raise failure(channel.error)
         return channel
+
+
+def _more(read: list[None], than: int) -> bool:
+    return len(read) > than

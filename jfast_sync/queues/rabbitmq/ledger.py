@@ -60,8 +60,13 @@ class Held:
 
     delivery: Delivery
     lease: Lease
-    stored: Stored
+    lapsed: int
     copy_id: str
+
+    @property
+    def stored(self) -> Stored:
+        """The job as it was delivered, decoded afresh: what a handler did to its payload is not stored."""
+        return Stored.from_body(self.delivery.body).lapsed(self.lapsed)
 
 
 class Arrival(Enum):
@@ -130,9 +135,10 @@ class Ledger:
     def lease(self, delivery: Delivery, stored: Stored, now: datetime) -> Lease:
         """Turn a delivery into a lease."""
         token = secrets.token_hex(16)
-        lease = stored.lease(token, now)
+        lapsed = delivery.lapses
+        lease = stored.lapsed(lapsed).lease(token, now)
         with self._lock:
-            self._held[token] = Held(delivery, lease, stored, new_message_id())
+            self._held[token] = Held(delivery, lease, lapsed, new_message_id())
             self._tokens[delivery.message_id] = token
         return lease
 

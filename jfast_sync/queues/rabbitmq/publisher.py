@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 import pika
 
 from jfast_sync.errors import SchemaError, UnavailableError
+from jfast_sync.job import new_id
 from jfast_sync.loop import Deadline
 from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, MissingError, Server
 
@@ -26,7 +26,7 @@ _WINDOW: Final = 400  # messages on their way without a confirm
 
 def new_message_id() -> str:
     """Return a fresh id of one stored message: another copy of the same job has another one."""
-    return uuid.uuid4().hex
+    return new_id()
 
 
 @dataclass(slots=True)

@@ -182,8 +182,10 @@ class RabbitQueue:
 
     def stats(self) -> Stats:
         """Count what is ready, delayed and dead; ``running`` and the counters are this process's own."""
-        waiting = len(self.consumer.waiting())
-        found = self._counted_now()
+        with self.consumer.standing_still():
+            before = self.consumer.waiting()
+            found = self._counted_now()
+            waiting = max(before, self.consumer.waiting())
         warnings = list(found.warnings)
         if (blocked := self._enqueuing.blocked or self._settling.blocked) is not None:
             warnings.append(f"RabbitMQ holds back publishers: {blocked}")
@@ -279,7 +281,7 @@ class RabbitQueue:
             if instead is not None:
                 elsewhere.append((delivery, instead))
             else:
-                leases.append(self._ledger.lease(delivery, stored.lapsed(delivery.lapses), now))
+                leases.append(self._ledger.lease(delivery, stored, now))
         try:
             self._put_elsewhere(elsewhere)
         except UnavailableError:

@@ -46,8 +46,9 @@ class Routing:
             case Retry():
                 return self._retry(held, outcome, now)
             case Bury(error, traceback):
-                job = replace(held.lease.job, error=error)
-                stored = replace(held.stored, job=job, traceback=traceback, died_at=now, due_ms=None)
+                stored = held.stored
+                job = replace(stored.job, attempts=held.lease.job.attempts, error=error)
+                stored = replace(stored, job=job, traceback=traceback, died_at=now, due_ms=None)
                 return Message("", self.topology.names.dead, stored.to_body(), held.copy_id)
             case Release():
                 return self.due(replace(held.stored, due_ms=None), now, now, held.copy_id)
@@ -56,8 +57,10 @@ class Routing:
 
     def _retry(self, held: Held, retry: Retry, now: datetime) -> Message:
         due = retry.until if retry.until is not None else now + timedelta(seconds=max(retry.delay, 0.0))
-        job = replace(held.stored.job if retry.refund else held.lease.job, available_at=due)
-        stored = replace(held.stored, job=job, due_ms=None)
+        stored = held.stored
+        attempts = stored.job.attempts if retry.refund else held.lease.job.attempts
+        job = replace(stored.job, attempts=attempts, available_at=due)
+        stored = replace(stored, job=job, due_ms=None)
         if retry.error is not None:
             stored = replace(stored, job=replace(job, error=retry.error), traceback=retry.traceback)
         if retry.snooze and stored.snoozed_since is None:
