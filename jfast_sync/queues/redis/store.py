@@ -49,7 +49,7 @@ class RedisStore:
         tls: Mapping[str, str],
     ) -> None:
         self.keys = Keys(key_prefix, name)
-        self._fixed = self.keys.fixed
+        self._fixed = [key.encode() for key in self.keys.fixed]
         self.visibility_timeout = visibility_timeout
         self._pool = pool(url, max_connections=max_connections, tls=tls)
         from redis import Redis
@@ -84,7 +84,7 @@ class RedisStore:
         self, script: Script, lanes: Sequence[Lane], *args: Any, version: str = "", answer: str | None = None
     ) -> Any:
         """Run a script, twice at most where the reply to the first was lost."""
-        keys = [*self._fixed]
+        keys: list[str | bytes] = [*self._fixed]
         for lane in lanes:
             keys += (self.keys.ready(lane), self.keys.wake_queue(lane.queue))
         if answer is not None:
@@ -92,7 +92,7 @@ class RedisStore:
         argv = (len(lanes), version, *(lane.name for lane in lanes), *args)
         return self._evaluate(script, keys, argv)
 
-    def _evaluate(self, script: Script, keys: Sequence[str], argv: Sequence[Any]) -> Any:
+    def _evaluate(self, script: Script, keys: Sequence[str | bytes], argv: Sequence[Any]) -> Any:
         from redis.exceptions import NoScriptError, ReadOnlyError
 
         try:
