@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, NoReturn
 
 from jfast_sync.errors import ScheduleError
@@ -135,7 +136,13 @@ def _values(text: str, field: _Field, expression: str) -> frozenset[int]:
         if match is None:
             _refuse(expression, f"{field.name} {item[:40]!r}: {not_understood(item, field.name)}")
         values.update(_item(item, match, field, expression))
-    return frozenset(value % 7 for value in values) if field.top != field.high else frozenset(values)
+    return _shared(frozenset(value % 7 for value in values) if field.top != field.high else frozenset(values))
+
+
+@lru_cache(maxsize=1024)
+def _shared(values: frozenset[int]) -> frozenset[int]:
+    """Return the first set that was equal: thousands of schedules leave the same fields open."""
+    return values
 
 
 def _item(item: str, match: re.Match[str], field: _Field, expression: str) -> range:
@@ -189,7 +196,7 @@ def _possible(days: frozenset[int], months: frozenset[int], *, needed: bool, exp
     Nothing has to be searched for: within the calendar's cycle of 400 years every date falls on every weekday.
     """
     longest = max(_DAYS.get(month, 31) for month in months)
-    possible = frozenset(day for day in days if day <= longest)
+    possible = _shared(frozenset(day for day in days if day <= longest))
     if not possible and needed:
         shown = ", ".join(_MONTHS[month - 1] for month in sorted(months))
         _refuse(
