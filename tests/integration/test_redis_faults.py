@@ -154,7 +154,7 @@ def test_a_demoted_server_is_unavailable_until_it_is_a_master_again(killable: Re
     put(killable)
     killable_redis.command("REPLICAOF", "127.0.0.1", "1")
     try:
-        for attempt in (lambda: put(killable), lambda: claim(killable), killable.recover):
+        for attempt in (lambda: put(killable), lambda: claim(killable)):
             with pytest.raises(UnavailableError):
                 attempt()
     finally:
@@ -328,6 +328,23 @@ def test_a_settlement_lost_in_an_outage_is_known_to_be_written_afterwards(
 
     assert far.settle([Settlement(lease, Done()) for lease in leases]) == [Settled.APPLIED] * 3
     assert far.settle([Settlement(lease, Done()) for lease in leases]) == [Settled.REFUSED] * 3
+
+
+def test_a_batch_in_parts_that_fails_midway_is_answered_in_full_the_next_time(
+    far: RedisQueue, queue: RedisQueue, network: Proxy
+):
+    put_many(far, 2500)
+    leases = take(far, 2500)
+    batch = [Settlement(lease, Done()) for lease in leases]
+    network.swallow_next_reply(after=leases[1500].token.encode())
+    repeat = far._repeat
+    far._repeat = lambda run: run(False)  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError):
+        far.settle(batch)
+    far._repeat = repeat  # type: ignore[method-assign]
+    assert counts(queue)[2] == 500
+    assert far.settle(batch) == [Settled.APPLIED] * 2500
+    assert counts(queue)[2] == 0
 
 
 def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(far: RedisQueue, network: Proxy):

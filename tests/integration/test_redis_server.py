@@ -341,6 +341,18 @@ def take_one_of(queue: RedisQueue) -> Any:
     return take_one(queue)
 
 
+def test_queues_that_come_and_go_leave_nothing_to_look_at(queue: RedisQueue, redis_server: RedisServer):
+    for number in range(100):
+        put(queue, id=str(number), queue=f"tenant-{number}")
+    assert len(take(queue, 99)) == 99
+    queue.recover()
+    queue._load_lanes()
+    assert len(queue._lanes) == 1
+    assert len(redis_server.command("KEYS", "*wake:tenant*")) == 1
+    put(queue, id="again", queue="tenant-7")
+    assert sorted(ids(take(queue, 2))) == ["99", "again"]
+
+
 # --- size -------------------------------------------------------------------------------------------------------------
 
 

@@ -69,10 +69,10 @@ class Claims(RedisStore):
         token = False
         while True:
             leases, due = self._look(limit, selection, token)
-            if leases or deadline.passed:
+            if leases or not deadline.remaining():
                 return leases
             stop, token = self._wait(selection, deadline.remaining(due))
-            if stop:
+            if stop or not (token or deadline.remaining()):
                 return []
 
     def wake(self) -> None:

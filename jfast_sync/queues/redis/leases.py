@@ -24,7 +24,7 @@ __all__ = ["Leases"]
 log = logging.getLogger("jfast_sync.queues.redis")
 
 VANISHED: Final = "its worker vanished: the lease ran out before the job was finished"
-_CHUNK: Final = 500
+_CHUNK: Final = 1000
 _SECOND: Final = 1_000_000
 _LONGEST_DELAY: Final = 3660 * 86_400.0  # as for a job's own delay; seconds
 _HELD: Final = (Held.LOST, Held.YES, Held.CANCEL)
@@ -46,15 +46,22 @@ class Leases(RedisStore):
 
     def _open_leases(self) -> None:
         self._doubts: list[_Doubt] = []
+        self._untold: dict[tuple[str, str], Settled] = {}  # written by a call that then failed on its next part
         self._doubts_lock = threading.Lock()
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Write outcomes, each only where its token is current; one round trip for every 500."""
+        """Write outcomes, each only where its token is current; one round trip for every 1,000."""
         known = self._clear_doubts()
         left = [one for one in settlements if _key(one) not in known]
         written: list[Settled] = []
-        for start in range(0, len(left), _CHUNK):
-            written += self._write(_Doubt(left[start : start + _CHUNK], self._caller_key(), uuid.uuid4().hex))
+        try:
+            for start in range(0, len(left), _CHUNK):
+                part = left[start : start + _CHUNK]
+                written += self._write(_Doubt(part, self._caller_key("settle"), uuid.uuid4().hex))
+        except UnavailableError:
+            with self._doubts_lock:
+                self._untold = {**known, **dict(zip(map(_key, left), written, strict=False))}
+            raise
         answers = iter(written)
         return [known.get(_key(one)) or next(answers) for one in settlements]
 
@@ -72,12 +79,12 @@ class Leases(RedisStore):
 
     def _clear_doubts(self) -> dict[tuple[str, str], Settled]:
         """Have batches answered whose reply was lost in an outage; else what they wrote would look refused."""
-        known: dict[tuple[str, str], Settled] = {}
         with self._doubts_lock:
             while self._doubts:
                 first = self._doubts[0]
-                known |= zip(map(_key, first.batch), self._write(first, again=True), strict=True)
+                self._untold |= zip(map(_key, first.batch), self._write(first, again=True), strict=True)
                 self._doubts.pop(0)
+            known, self._untold = self._untold, {}
         return known
 
     def extend(self, leases: Sequence[Lease]) -> list[Held]:

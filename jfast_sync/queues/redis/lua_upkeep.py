@@ -43,6 +43,15 @@ if keep > 0 then
   bulk('HDEL', KEPT, old)
   bulk('ZREM', DONE, old)
 end
+if count > 64 then
+  -- Names of queues that come and go: what holds no job needs no look. An enqueue brings its lane back.
+  for i = 1, count do
+    if redis.call('ZCARD', order[i].ready) == 0 and redis.call('HDEL', LANES, order[i].name) == 1 then
+      redis.call('DEL', order[i].wake)
+      redis.call('HINCRBY', LANES, 'version', 1)
+    end
+  end
+end
 if t < tonumber(redis.call('HGET', STATE, 'grace') or '0') then return {0, 0} end
 local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', t, 'LIMIT', 0, limit)
 if #lapsed == 0 then return {0, 0} end

@@ -109,7 +109,7 @@ class RedisStore:
 
     def _once(self, script: Script, lanes: Sequence[Lane], *args: Any) -> bytes:
         """Run a script that acts once: asked again after a lost reply, it gives the answer it gave."""
-        key, nonce = self._caller_key(), uuid.uuid4().hex
+        key, nonce = self._caller_key("enqueue"), uuid.uuid4().hex
         return self._replay(script, lanes, args, key, nonce, again=False)
 
     def _replay(
@@ -133,11 +133,11 @@ class RedisStore:
                 log.debug("asked Redis again, the reply was lost: %s", type(exc).__name__)
         raise AssertionError
 
-    def _caller_key(self) -> str:
-        """Return where this thread's answers are kept: one thread asks one thing at a time."""
+    def _caller_key(self, kind: str) -> str:
+        """Return where this thread's latest answer of a kind is kept: one thread asks one thing at a time."""
         if getattr(self._callers, "pid", None) != os.getpid():
             self._callers.pid, self._callers.name = os.getpid(), uuid.uuid4().hex
-        return self.keys.answer(self._callers.name)
+        return self.keys.answer(f"{kind}:{self._callers.name}")
 
     # --- lanes ---------------------------------------------------------------------------------------------------
 
