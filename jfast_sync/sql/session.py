@@ -13,7 +13,9 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from jfast_sync.errors import UnavailableError
+from jfast_sync.sql import sqlite_transactions
 from jfast_sync.sql.failures import translated
+from jfast_sync.sql.sqlite_guard import GuardedConnection
 
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
@@ -88,6 +90,7 @@ class AttemptTransaction:
             raise
         driver: Any = self._connection.connection.driver_connection
         self._driver = driver
+        self._info = self._connection.info
         self._backend: int | None = driver.info.backend_pid if database.dialect == "postgresql" else None
         self.session = Session(self._connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
         self.session.info[_JOINED] = True
@@ -140,19 +143,26 @@ class AttemptTransaction:
         """End the connection, from another thread, so that no lock of the attempt blocks its successor.
 
         PostgreSQL ends the backend. SQLite's connection is closed, never rolled back: after a rollback from outside
-        the handler's next INSERT would be a transaction of its own. False when the attempt was closed already.
+        the handler's next INSERT would be a transaction of its own. On a user's own SQLite engine, whose connections
+        cannot be closed safely while they are in use, the running statement is stopped and every later one refused.
+        False when the attempt was closed already.
         """
         with self._lock:
             if not self._open:
                 return False
             self._terminated = True
             if self._backend is None:
-                self._driver.interrupt()
-                with suppress(Exception):
-                    self._driver.close()
+                self._end_sqlite()
             else:
                 self._tell("SELECT pg_terminate_backend(:pid)")
             return True
+
+    def _end_sqlite(self) -> None:
+        if isinstance(self._driver, GuardedConnection):
+            self._driver.doom()
+            return
+        self._info[sqlite_transactions.DOOMED] = True
+        self._driver.interrupt()
 
     def _tell(self, statement: str) -> None:
         try:

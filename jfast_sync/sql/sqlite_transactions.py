@@ -18,12 +18,13 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from jfast_sync.context import current_job
-from jfast_sync.errors import NotInJobError
+from jfast_sync.errors import LeaseLostError, NotInJobError
 
-__all__ = ["configure", "read_any_text", "shrink_log", "take_over"]
+__all__ = ["DOOMED", "configure", "read_any_text", "shrink_log", "take_over"]
 
 log = logging.getLogger(__name__)
 
+DOOMED: Final = "jfast_doomed"
 _PENDING: Final = "jfast_savepoints"
 _READ: Final = re.compile(r"\s*(?:SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
 _WITH: Final = re.compile(r"\s*WITH\b", re.IGNORECASE)
@@ -88,6 +89,8 @@ def _whoever() -> str:
 def _before(
     connection: Connection, cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
 ) -> tuple[str, Any]:
+    if DOOMED in connection.info:
+        raise LeaseLostError("this connection was ended by the worker: the job has been told to stop")
     pending: list[str] | None = connection.info.get(_PENDING)
     if pending is None or _reads(statement):
         return statement, parameters

@@ -76,6 +76,11 @@ def look_cost(queue: SqlQueue) -> float:
     return statistics.median(taken) * 1000
 
 
+def quietest(queue: SqlQueue) -> float:
+    """The least of several medians: what the work costs when nothing else ran on the machine."""
+    return min(look_cost(queue) for _ in range(5))
+
+
 def without_disk_waits(queue: SqlQueue) -> None:
     """Measure the work, not the disk's answer to each commit, which varies more than what is looked for."""
     option = "SET synchronous_commit = off" if queue.backend == "postgresql" else "PRAGMA synchronous = OFF"
@@ -95,10 +100,10 @@ def test_claim_and_stats_go_by_their_indexes_and_cost_the_same(queue: SqlQueue) 
     without_disk_waits(queue)
     put(queue, 20)
     look_cost(queue)  # connections, prepared statements
-    empty = look_cost(queue)
+    empty = quietest(queue)
     fill(queue)
 
-    full = look_cost(queue)
+    full = quietest(queue)
     # A slack of a fifth of a millisecond, for a machine that does other things meanwhile.
     assert full <= empty * 1.5 + 0.2, f"{full:.3f} ms with {2 * FOREIGN_ROWS} foreign rows, {empty:.3f} ms without"
 
