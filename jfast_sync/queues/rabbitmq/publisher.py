@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +22,7 @@ from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, Mi
 
 __all__ = ["Message", "Publisher", "new_message_id"]
 
+_REMEMBERED: Final = 30.0  # seconds for which an alarm that was met is told of
 _WINDOW: Final = 400  # messages on their way without a confirm
 
 
@@ -71,6 +73,7 @@ class Publisher:
         self._connection: Connection | None = None
         self._channel: Channel | None = None
         self._sent = 0
+        self._held_back = ("", -1e9)  # the latest reason, and when
         self._on_confirm: Callable[[Any], None] = lambda _frame: None
         self._on_return: Callable[[str], None] = lambda _message_id: None
 
@@ -97,6 +100,7 @@ class Publisher:
                 self._let_go()
                 raise
             self._publish_missing(messages, deadline)
+            self._held_back = ("", -1e9)
         refused = [message for message in messages if not message.stored]
         if refused:
             raise UnavailableError(
@@ -117,7 +121,9 @@ class Publisher:
     def blocked(self) -> str | None:
         """Why the broker holds this publisher back; None where it does not, as far as is known."""
         connection = self._connection
-        return connection.blocked if connection is not None and self._pid == os.getpid() else None
+        if connection is not None and self._pid == os.getpid() and connection.blocked is not None:
+            return connection.blocked
+        return self._held_back[0] if time.monotonic() - self._held_back[1] < _REMEMBERED else None
 
     def close(self) -> None:
         """Let go of the connection; idempotent."""
@@ -173,6 +179,8 @@ class Publisher:
 
     def _let_go(self) -> None:
         if self._connection is not None:
+            if self._connection.blocked is not None:
+                self._held_back = self._connection.blocked, time.monotonic()
             self._connection.close()
         self._connection = self._channel = None
 

@@ -1,0 +1,117 @@
+"""Delays on a real broker: never early, hardly late, and a long one holds up nobody."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jfast_sync.outcome import Retry
+from jfast_sync.queues.rabbitmq.cascade import DEFAULT, Cascade
+from tests.integration.rabbitmq_steps import EVERYTHING, a_job, opened, settle, take
+from tests.servers.rabbitmq import RabbitServer
+
+
+def arrivals(queue: object, jobs: int, timeout: float) -> dict[str, float]:
+    """Claim and settle; return when each job came, on the wall clock."""
+    came: dict[str, float] = {}
+    deadline = time.monotonic() + timeout
+    while len(came) < jobs and time.monotonic() < deadline:
+        leases = queue.claim(50, 0.5, EVERYTHING)  # type: ignore[attr-defined]
+        now = time.time()
+        came |= {lease.job.id: now for lease in leases}
+        settle(queue, *leases)  # type: ignore[arg-type]
+    return came
+
+
+@pytest.mark.parametrize(("jobs", "longest"), [(400, 4.0), pytest.param(2000, 8.0, marks=pytest.mark.long)])
+def test_random_delays_are_never_early_and_hardly_late(
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, jobs: int, longest: float
+) -> None:
+    draw = random.Random(7)
+    with opened(rabbitmq_server, cascade=DEFAULT) as queue:
+        due: dict[str, float] = {}
+        for _ in range(0, jobs, 100):
+            batch = [
+                a_job(available_at=datetime.now(UTC) + timedelta(seconds=draw.uniform(0.3, longest)))
+                for _ in range(100)
+            ]
+            due |= {job.id: job.available_at.timestamp() for job in batch if job.available_at is not None}
+            queue.enqueue(batch)
+        came = arrivals(queue, jobs, longest + 20)
+    assert set(came) == set(due)
+    late = sorted(came[name] - due[name] for name in due)
+    print(f"\n{jobs} delays: earliest {late[0] * 1e3:.0f} ms, median {late[jobs // 2] * 1e3:.0f} ms, "
+          f"99 % {late[jobs * 99 // 100] * 1e3:.0f} ms, worst {late[-1] * 1e3:.0f} ms after the due time")  # fmt: skip
+    assert late[0] >= -0.002  # a clock read in another thread
+    assert late[jobs * 99 // 100] < 0.3
+
+
+def test_a_long_delay_holds_up_nobody(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    with opened(rabbitmq_server, cascade=DEFAULT) as queue:
+        queue.enqueue([a_job(delay=timedelta(minutes=10)) for _ in range(20)])
+        short = a_job(delay=timedelta(seconds=1))
+        before = time.monotonic()
+        queue.enqueue([short])
+        [lease] = take(queue, 1)
+        took = time.monotonic() - before
+        assert lease.job.id == short.id
+        assert 1.0 <= took < 1.6
+        settle(queue, lease)
+        assert queue.stats().delayed == 20
+
+
+def test_beyond_the_range_it_goes_round_again(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    with opened(rabbitmq_server, cascade=Cascade(levels=4, tick_ms=100)) as queue:  # 1.5 s at most
+        before = time.monotonic()
+        queue.enqueue([a_job(delay=timedelta(seconds=4))])
+        [lease] = take(queue, 1)
+        assert 4.0 <= time.monotonic() - before < 4.8
+        assert (lease.job.attempts, lease.lapses) == (1, 0)
+        settle(queue, lease)
+
+
+def test_the_same_backoff_again_and_again(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    """A carried x-death would make the broker drop the second identical delay."""
+    with opened(rabbitmq_server) as queue:
+        queue.enqueue([a_job(max_attempts=5)])
+        for attempt in range(1, 6):
+            [lease] = take(queue, 1)
+            assert lease.job.attempts == attempt
+            settle(queue, lease, outcome=Retry(0.5, error="ValueError: no"))
+        assert queue.stats().delayed == 1
+
+
+def test_named_queues_and_bands_share_one_cascade(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    with opened(rabbitmq_server) as queue:
+        wanted = [
+            a_job(queue=name, priority=priority, delay=timedelta(seconds=0.4))
+            for name in ("default", "mail", "a.b*#") for priority in (-5, 0, 5)
+        ]  # fmt: skip
+        queue.enqueue(wanted)
+        leases = take(queue, 9)
+        assert sorted(lease.job.id for lease in leases) == sorted(job.id for job in wanted)
+        assert settle(queue, *leases)
+        assert queue.stats().warnings == []
+
+
+def test_bands_come_highest_first(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    with opened(rabbitmq_server) as queue:
+        queue.enqueue([a_job(priority=priority) for priority in (-9, 0, 9, -1, 1)])
+        leases = [lease for _ in range(5) for lease in take(queue, 1)]
+        assert [lease.job.priority for lease in leases] == [9, 1, 0, -9, -1]
+        settle(queue, *leases)
+
+
+def test_undelayed_jobs_do_not_pay_for_the_cascade(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    with opened(rabbitmq_server, cascade=DEFAULT) as queue:
+        rates = []
+        for delay in (None, timedelta(seconds=0.05)):
+            jobs = [a_job(delay=delay) for _ in range(1000)]
+            before = time.monotonic()
+            queue.enqueue(jobs)
+            settle(queue, *take(queue, 1000))
+            rates.append(1000 / (time.monotonic() - before))
+        assert rates[1] > rates[0] / 3
