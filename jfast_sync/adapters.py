@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.errors import ConfigError, MissingDriverError
 from jfast_sync.outcome import Policy
-from jfast_sync.ports import Queue, SharesTransaction
+from jfast_sync.ports import Queue, SharesTransaction, TickStore
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     from jfast_sync.config import Config
     from jfast_sync.config import Queue as QueueConfig
     from jfast_sync.core import JFast
+    from jfast_sync.scheduler import Scheduler
     from jfast_sync.sql.engine import Database
     from jfast_sync.worker import Worker
     from jfast_sync.worker.child import ChildLauncher
 
-__all__ = ["database", "policy", "queue", "set_up", "sized_for", "worker"]
+__all__ = ["database", "policy", "queue", "scheduler", "set_up", "sized_for", "tick_store", "worker"]
+
+log = logging.getLogger(__name__)
 
 _SPARE_CONNECTIONS: Final = 4
+_TICK_CONNECTIONS: Final = 8
 _threads: ContextVar[int | None] = ContextVar("jfast_threads", default=None)
 
 
@@ -105,15 +110,20 @@ def _redis_queue(config: Config) -> Queue:
     from jfast_sync.queues.redis import RedisQueue
 
     cache = config.cache
-    files = {"ssl_ca_certs": cache.ssl_cafile, "ssl_certfile": cache.ssl_certfile, "ssl_keyfile": cache.ssl_keyfile}
     return RedisQueue(
         cache.url,
         name=config.queue.name.replace("_", ":"),
         key_prefix=cache.key_prefix,
         visibility_timeout=config.queue.visibility_timeout,
         keep_done=config.queue.keep_done,
-        tls={option: str(config.folder / name) for option, name in files.items() if name},
+        tls=_redis_tls(config),
     )
+
+
+def _redis_tls(config: Config) -> dict[str, str]:
+    cache = config.cache
+    files = {"ssl_ca_certs": cache.ssl_cafile, "ssl_certfile": cache.ssl_certfile, "ssl_keyfile": cache.ssl_keyfile}
+    return {option: str(config.folder / name) for option, name in files.items() if name}
 
 
 def _rabbit_queue(config: Config) -> Queue:
@@ -184,6 +194,61 @@ def worker(app: JFast, **options: Any) -> Worker:
         observers=app.observers,
         policy=policy(config),
         child=_child(app),
+        setup=app.setup,
+    )
+
+
+def tick_store(config: Config, primary: Database | None) -> TickStore:
+    """Return where ticks are claimed; opens no connection.
+
+    Raises:
+        ConfigError: it needs something that is not configured.
+    """
+    if config.tick_store == "database":
+        from jfast_sync.ticks.sql import SqlTickStore
+
+        if primary is None:
+            raise ConfigError(
+                '[plugin.queue] scheduler_store = "database" needs one: add "database" to [plugins] enabled'
+            )
+        return SqlTickStore(primary)
+    if config.tick_store == "cache":
+        from jfast_sync.queues.redis.connect import pool
+        from jfast_sync.ticks.redis import RedisTickStore
+
+        connections = pool(config.cache.url, max_connections=_TICK_CONNECTIONS, tls=_redis_tls(config))
+        from redis import Redis
+
+        return RedisTickStore(Redis(connection_pool=connections), key_prefix=config.cache.key_prefix)
+    from jfast_sync.ticks.memory import MemoryTickStore
+
+    return MemoryTickStore()
+
+
+def scheduler(app: JFast) -> Scheduler | None:
+    """Build the scheduler of an app; None where the configuration has it off, which is said if schedules are declared.
+
+    Raises:
+        ConfigError: its store cannot be used.
+    """
+    if not app.config.queue.scheduler:
+        if declared := app.tasks.schedules():
+            log.warning(
+                "%d schedules are declared and do not run here: set [plugin.queue] scheduler = true in at least one "
+                "process (%s%s)",
+                len(declared),
+                ", ".join(schedule.name for schedule in declared[:5]),
+                ", ..." if len(declared) > 5 else "",
+            )
+        return None
+    from jfast_sync.scheduler import Scheduler
+
+    return Scheduler(
+        tick_store(app.config, app.database),
+        app.queue.backend,
+        app.tasks,
+        prepare=app.queue.prepare,
+        retention=timedelta(days=app.config.queue.scheduler_retention_days),
         setup=app.setup,
     )
 

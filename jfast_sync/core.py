@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from jfast_sync.config import Config
     from jfast_sync.ports import Queue
+    from jfast_sync.scheduler import Scheduler
     from jfast_sync.source import Source
     from jfast_sync.sql.engine import Database
     from jfast_sync.worker import Worker
@@ -83,6 +84,8 @@ class JFast:
         self._is_set_up = False
         self._closing = threading.Event()
         self._workers: list[Worker] = []
+        self._scheduler: Scheduler | None = None
+        self._scheduler_asked = False
 
     # --- what an app gives and takes -------------------------------------------------------------------------
 
@@ -202,21 +205,41 @@ class JFast:
     def start_worker(self, **options: Any) -> Worker:
         """Start a worker inside this process: no signal handlers; it releases its jobs on :meth:`close` and at exit.
 
-        Call it in the process that serves, after it has forked.
+        Call it in the process that serves, after it has forked. The scheduler starts with it, where it is on.
         """
         worker = self.worker(**options)
         worker.start()
         self._workers.append(worker)
+        if not worker.options.drain:
+            self.start_scheduler()
         return worker
+
+    def start_scheduler(self) -> Scheduler | None:
+        """Start the scheduler in this process, once, where the configuration has it on; None where it is off.
+
+        Call it in the process that serves, after it has forked. It ends with :meth:`close`.
+        """
+        with self._lock:
+            inherited = self._scheduler is not None and not self._scheduler.of_this_process
+            if inherited or not self._scheduler_asked:
+                self._scheduler_asked = True
+                self._scheduler = adapters.scheduler(self)
+                if self._scheduler is not None:
+                    self._scheduler.start()
+            return self._scheduler
 
     def close(self) -> None:
         """Stop workers that were started here and let go of every connection; idempotent."""
         self._closing.set()
+        if self._scheduler is not None:
+            self._scheduler.stop()
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:
             worker.join()
         self._workers.clear()
+        if self._scheduler is not None:
+            self._scheduler.close()
         self.queue.backend.close()
         if self.database is not None:
             self.database.dispose()
@@ -257,7 +280,8 @@ class JFast:
         except JFastError as exc:
             meta = {"backend": backend.backend}
             return Health(status="unavailable", detail=error_text(exc), critical=True, meta=meta)
-        remarks = list(stats.warnings)
+        scheduling = self._scheduler.health() if self._scheduler is not None else None
+        remarks = [*stats.warnings, *([scheduling.detail] if scheduling is not None and scheduling.detail else [])]
         if stats.dead:
             remarks.insert(0, f"{stats.dead} dead letters: see jfast-sync jobs dead")
         return Health(
@@ -271,5 +295,11 @@ class JFast:
                 "running": stats.running,
                 "dead": stats.dead,
                 "oldest_ready_seconds": stats.oldest_ready,
+                "scheduler": self._scheduling(scheduling),
             },
         )
+
+    def _scheduling(self, health: Health | None) -> dict[str, Any]:
+        if health is not None:
+            return {"status": health.status, **health.meta}
+        return {"status": "off", "schedules": [schedule.name for schedule in self.tasks.schedules()[:100]]}

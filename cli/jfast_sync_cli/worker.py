@@ -78,6 +78,8 @@ def worker(
         refuse_wrong_tables(app)
         running = app.worker(**options)
         follow_supervisor(running.stop)
+        if not options["drain"]:
+            app.start_scheduler()
         with ExitStack() as around:
             if probe_port is not None:
                 around.enter_context(_probe(app, running, probe_port))

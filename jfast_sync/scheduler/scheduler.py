@@ -91,6 +91,13 @@ class Scheduler:
         """Wait for its end, up to ``timeout`` seconds; return whether it has ended."""
         return self._pid != os.getpid() or self._loop.join(Deadline(timeout))
 
+    def close(self, timeout: float = 2.0) -> None:
+        """Stop, wait up to ``timeout`` seconds, and let go of the store's connections."""
+        self.stop()
+        self.join(timeout)
+        if self.of_this_process:
+            self._store.close()
+
     @property
     def of_this_process(self) -> bool:
         """Whether it was made here, and not in the process this one was forked from."""

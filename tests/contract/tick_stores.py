@@ -98,4 +98,31 @@ class PostgresTicks(SqlTicks):
     url = "emptied_postgres_dsn"
 
 
-TICK_STORES: tuple[type[Ticks], ...] = (MemoryTicks, SqliteTicks, PostgresTicks)
+class RedisTicks(Ticks):
+    name = "redis"
+    url = "redis_url"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._stores: list[TickStore] = []
+
+    def open(self) -> TickStore:
+        from redis import Redis
+
+        from jfast_sync.queues.redis.connect import pool
+        from jfast_sync.ticks.redis import RedisTickStore
+
+        client = Redis(connection_pool=pool(self.dsn, max_connections=8, tls={}))
+        store = RedisTickStore(client, key_prefix="app:")
+        self._stores.append(store)
+        return store
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+TICK_STORES: tuple[type[Ticks], ...] = (MemoryTicks, SqliteTicks, PostgresTicks, RedisTicks)
