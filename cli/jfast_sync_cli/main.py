@@ -15,6 +15,7 @@ COMMANDS = {
     "enqueue": "Queue a job, or one per line of a file.",
     "stats": "Show how many jobs are waiting, running and dead.",
     "jobs": "List, show, replay, cancel and discard jobs.",
+    "schedules": "List schedules, preview their ticks, and run one by hand.",
     "tasks": "List the tasks this project declares.",
     "config": "Show the configuration and where each value comes from.",
     "db": "Create, upgrade and inspect the database's tables.",
