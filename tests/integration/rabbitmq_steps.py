@@ -40,12 +40,12 @@ def a_job(**fields: Any) -> Job:
 def take(queue: RabbitQueue, count: int, timeout: float = 20.0) -> list[Lease]:
     """Claim until so many leases are held."""
     leases: list[Lease] = []
-    eventually(
-        lambda: leases.extend(queue.claim(count - len(leases), 0.5, EVERYTHING)) or len(leases),
-        timeout,
-        until=lambda found: found >= count,
-        what=f"{count} jobs",
-    )
+
+    def claimed() -> int:
+        leases.extend(queue.claim(count - len(leases), 0.5, EVERYTHING))
+        return len(leases)
+
+    eventually(claimed, timeout, until=lambda found: found >= count, what=f"{count} jobs")
     return leases
 
 
