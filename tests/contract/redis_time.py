@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import redis
 
+from jfast_sync.queues.redis.records import packed
+
 _MOVE: Final = """
 local by = tonumber(ARGV[1])
 local function number(text) return string.format('%.0f', tonumber(text) - by) end
@@ -52,6 +54,6 @@ def move(url: str, seconds: float) -> None:
 def replace_body(url: str, job_id: str, body: bytes) -> None:
     """Put `body` in the place of a stored job's, behind its header."""
     with redis.Redis.from_url(url, protocol=2) as client:
-        stored: Any = client.hget("{jfast:jobs}:jobs", job_id)
+        stored: Any = client.hget("{jfast:jobs}:jobs", packed(job_id))
         header = stored.partition(b"\n")[0]
-        client.hset("{jfast:jobs}:jobs", job_id, header + b"\n" + body)
+        client.hset("{jfast:jobs}:jobs", packed(job_id), header + b"\n" + body)

@@ -16,6 +16,7 @@ from jfast_sync.loop import Deadline
 from jfast_sync.outcome import Bury, Done, Release, Retry, Settlement
 from jfast_sync.ports import DeadFilter, Held, Settled
 from jfast_sync.queues.redis import RedisQueue
+from jfast_sync.queues.redis.records import packed
 from tests.contract.steps import a_job, claim, extend, ids, put, put_many, seconds, settle, take, take_one
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import Proxy, RedisServer
@@ -103,6 +104,7 @@ def test_entries_this_library_did_not_write_become_dead_letters(queue: RedisQueu
     redis_server.command("ZADD", TAG + "ready:0:default", "5", body)
     redis_server.command("ZADD", TAG + "ready:0:default", "inf", b"never due")
     redis_server.command("ZADD", TAG + "ready:0:default", "6", b"no-body")
+    redis_server.command("ZADD", TAG + "ready:0:default", "4", b":no name")
     redis_server.command("HSET", TAG + "jobs", "plain", b"not a record")
     redis_server.command("ZADD", TAG + "ready:0:default", "-inf", "plain")
     redis_server.command("HSET", TAG + "jobs", "x" * 300, b"not a record either")
@@ -112,10 +114,16 @@ def test_entries_this_library_did_not_write_become_dead_letters(queue: RedisQueu
     assert claim(queue) == []
 
     letters = queue.dead(DeadFilter(), limit=10)
-    assert {letter.raw for letter in letters} == {body, b"no-body", b"not a record", b"not a record either"}
+    assert {letter.raw for letter in letters} == {
+        body,
+        b":no name",
+        b"no-body",
+        b"not a record",
+        b"not a record either",
+    }
     assert all(letter.job.error for letter in letters)
-    assert counts(queue)[2:] == (1, 4)
-    assert len(queue.discard(ids(letters))) == 4
+    assert counts(queue)[2:] == (1, 5)
+    assert len(queue.discard(ids(letters))) == 5
 
 
 # --- scripts, memory, roles -------------------------------------------------------------------------------------------
@@ -245,7 +253,7 @@ def far(new_queue: Callable[..., RedisQueue], network: Proxy, redis_url: str) ->
 def test_an_enqueue_whose_reply_was_lost_is_stored_once_and_says_so(far: RedisQueue, queue: RedisQueue, network: Proxy):
     put(far)
     job = a_job()
-    network.swallow_next_reply(after=job.id.encode())
+    network.swallow_next_reply(after=packed(job.id))
     assert far.enqueue([job]) == [job.id]
     assert network.swallowed == 1
     assert counts(queue)[0] == 2
@@ -266,7 +274,7 @@ def test_a_repeated_enqueue_does_not_store_what_has_run_meanwhile(
         return repeat(delayed)
 
     monkeypatch.setattr(far, "_repeat", run_first)
-    network.swallow_next_reply(after=job.id.encode())
+    network.swallow_next_reply(after=packed(job.id))
     assert far.enqueue([job]) == [job.id]
     assert network.swallowed == 1
     assert counts(queue) == (0, 0, 0, 0)

@@ -40,10 +40,10 @@ class RedisStore(Store):
 
     @staticmethod
     def _row(name: bytes, stored: bytes, meta: Any, errors: Any, status: str) -> JobRow:
-        task = json.loads(stored.partition(b"\n")[2])["task"]
+        job = json.loads(stored.partition(b"\n")[2])
         attempts = int(meta[name].split()[1]) if name in meta else 0
         error = errors[name].partition(b"\0")[0].decode() if name in errors else None
-        return JobRow(name.decode(), task, status, attempts, error)
+        return JobRow(job["id"], job["task"], status, attempts, error)
 
     def unfinished(self) -> int:
         with closing(redis.Redis.from_url(self.redis_url, protocol=2)) as client:

@@ -111,7 +111,8 @@ class LocalRedis(RedisServer):
     def kill(self) -> None:
         if self._process is None:
             return
-        kill_tree(psutil.Process(self._process.pid))
+        if self.running:
+            kill_tree(psutil.Process(self._process.pid))
         self._process.wait(timeout=10)
         self._ended()
 

@@ -15,7 +15,18 @@ from jfast_sync.job import Job
 from jfast_sync.queues.redis.connect import pool
 from jfast_sync.queues.redis.failures import is_lost, translate
 from jfast_sync.queues.redis.keys import Keys, Lane
-from jfast_sync.queues.redis.records import Meta, Record, at, done_row, joined_error, micros, split_error
+from jfast_sync.queues.redis.records import (
+    Meta,
+    Record,
+    at,
+    done_row,
+    joined_error,
+    micros,
+    packed,
+    shown_name,
+    split_error,
+    unpacked,
+)
 from jfast_sync.queues.redis.server import Server
 
 
@@ -37,6 +48,29 @@ def test_a_lane_survives_its_name(priority: int, queue: str):
 @pytest.mark.parametrize("name", ["", "x", "x:y", "5", "5:", ":y"])
 def test_what_is_no_lane_is_the_ordinary_one(name: str):
     assert Lane.of(name) == Lane(0, "default")
+
+
+@given(st.one_of(st.uuids().map(lambda each: each.hex), st.text(min_size=1), st.text(":", min_size=1)))
+def test_an_id_survives_its_stored_name(job_id: str):
+    assert unpacked(packed(job_id)) == job_id
+
+
+@given(st.lists(st.one_of(st.uuids().map(lambda each: each.hex), st.text(":ab", min_size=1, max_size=3)), unique=True))
+def test_two_ids_have_two_names(ids: list[str]):
+    assert len({packed(job_id) for job_id in ids}) == len(ids)
+
+
+def test_a_generated_id_is_stored_in_23_bytes():
+    assert len(packed("0" * 32)) == 23
+    assert packed("0" * 31) == b"0" * 31
+    assert packed("A" * 32) == b"A" * 32
+
+
+@pytest.mark.parametrize("name", [b":", b":x", b":no name", b":" + b"A" * 30, b"\xff", b"::\xff"])
+def test_what_is_no_name_is_none(name: bytes):
+    with pytest.raises(ValueError):
+        unpacked(name)
+    assert shown_name(name)
 
 
 def test_every_key_has_the_tag():

@@ -16,7 +16,7 @@ from jfast_sync.ports import Selection, Settled
 from jfast_sync.queues.redis.keys import Lane
 from jfast_sync.queues.redis.lua_jobs import CLAIM, ENQUEUE
 from jfast_sync.queues.redis.lua_upkeep import ADOPT
-from jfast_sync.queues.redis.records import Meta, Record, flat, micros, split_error
+from jfast_sync.queues.redis.records import Meta, Record, flat, micros, packed, split_error, unpacked
 from jfast_sync.queues.redis.store import RedisStore
 from jfast_sync.queues.redis.waiting import Waiting
 from jfast_sync.redact import error_text
@@ -115,11 +115,11 @@ class Claims(RedisStore):
         for name, stored, text, error in flat(answer[2:], 4):
             meta = Meta.of(text)
             try:
-                record = Record.of(name.decode(), stored)
+                record = Record.of(unpacked(name), stored)
                 leases.append(record.lease(meta, answer[0], split_error(error)[0]))
             except PayloadError as exc:
                 self._bury(broken, name, stored, meta, error_text(exc))
-            except (UnicodeDecodeError, TypeError):
+            except (ValueError, TypeError):
                 self._adopt(name, meta.token)
         if broken:
             log.error("%d stored jobs cannot be decoded and are dead letters now", len(broken))
@@ -128,7 +128,7 @@ class Claims(RedisStore):
 
     def _bury(self, broken: list[Settlement], name: bytes, stored: bytes, meta: Meta, reason: str) -> None:
         try:
-            job, _ = Record.of(name.decode(), stored).shown(meta, meta.due, None)
+            job, _ = Record.of(unpacked(name), stored).shown(meta, meta.due, None)
         except PayloadError:  # not even its id can be one of ours
             self._adopt(name, meta.token)
             return
@@ -158,4 +158,4 @@ def _stored(job: Job) -> tuple[Any, ...]:
     elif job.available_at is not None:
         kind, value = "a", micros(job.available_at)
     head = f"{job.max_attempts or 1} {kind} {value} {job.attempts} {Lane(job.priority, job.queue).name}"
-    return job.id, job.to_wire(), job.error or "", head
+    return packed(job.id), job.to_wire(), job.error or "", head

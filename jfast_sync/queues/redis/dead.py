@@ -8,7 +8,7 @@ from typing import Any, Final
 from jfast_sync.job import DeadJob
 from jfast_sync.ports import DeadFilter
 from jfast_sync.queues.redis.lua_upkeep import DISCARD, REVIVE
-from jfast_sync.queues.redis.records import Meta, Record, micros
+from jfast_sync.queues.redis.records import Meta, Record, micros, packed, shown_name, unpacked
 from jfast_sync.queues.redis.store import RedisStore
 
 __all__ = ["RedisDeadLetters"]
@@ -23,7 +23,7 @@ class RedisDeadLetters(RedisStore):
         """List newest first; an ``after`` that is no longer there has nothing behind it."""
         start = 0
         if after is not None:
-            rank = self._command("ZREVRANK", self.keys.dead, after)
+            rank = self._command("ZREVRANK", self.keys.dead, packed(after))
             if rank is None:
                 return []
             start = int(rank) + 1
@@ -40,20 +40,20 @@ class RedisDeadLetters(RedisStore):
 
     def find_dead(self, job_id: str) -> DeadJob | None:
         """Return the dead letter with this id, or None."""
-        return next(iter(self._letters([job_id.encode()])), None)
+        return next(iter(self._letters([packed(job_id)])), None)
 
     def revive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back with attempts and lapses at zero; return the ids that were there."""
-        revived: set[str] = set()
-        wanted = list(dict.fromkeys(ids))
+        revived: set[bytes] = set()
+        wanted = [packed(name) for name in dict.fromkeys(ids)]
         for start in range(0, len(wanted), _PAGE):
             again = True
             while again:
                 *gone, flag = self._ask(REVIVE, self._lanes, *wanted[start : start + _PAGE])
-                revived.update(name.decode() for name in gone)
+                revived.update(gone)
                 if again := bool(flag):
                     self._load_lanes()
-        return [name for name in wanted if name in revived]
+        return [unpacked(name) for name in wanted if name in revived]
 
     def revive_where(self, where: DeadFilter) -> int:
         """Put back every dead letter that matches, in batches; what dies meanwhile is left."""
@@ -70,11 +70,11 @@ class RedisDeadLetters(RedisStore):
 
     def discard(self, ids: Sequence[str]) -> list[str]:
         """Remove dead letters for good; return the ids that were there."""
-        gone: set[str] = set()
-        wanted = list(dict.fromkeys(ids))
+        gone: set[bytes] = set()
+        wanted = [packed(name) for name in dict.fromkeys(ids)]
         for start in range(0, len(wanted), _PAGE):
-            gone.update(name.decode() for name in self._ask(DISCARD, (), *wanted[start : start + _PAGE]))
-        return [name for name in wanted if name in gone]
+            gone.update(self._ask(DISCARD, (), *wanted[start : start + _PAGE]))
+        return [unpacked(name) for name in wanted if name in gone]
 
     def _letters(self, ids: Sequence[bytes]) -> list[DeadJob]:
         """Read dead letters; one that is none any more is left out."""
@@ -104,7 +104,7 @@ class RedisDeadLetters(RedisStore):
         for name, stored, meta, error, mark in zip(ids, found[0], found[1], found[2], marks, strict=True):
             if stored is not None:
                 score = None if mark is None else float(mark)
-                yield name.decode(errors="replace"), stored, Meta.of(meta), error, score
+                yield shown_name(name), stored, Meta.of(meta), error, score
 
     def _command(self, *words: Any) -> Any:
         """Run one reading command, twice where the reply was lost."""

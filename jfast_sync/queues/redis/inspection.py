@@ -11,7 +11,7 @@ from jfast_sync.ports import Cancelled, JobRow, Stats
 from jfast_sync.queues.redis.dead import RedisDeadLetters
 from jfast_sync.queues.redis.keys import Lane
 from jfast_sync.queues.redis.lua_upkeep import CANCEL, STATS
-from jfast_sync.queues.redis.records import Meta, Record, done_row
+from jfast_sync.queues.redis.records import Meta, Record, done_row, packed, shown_name
 
 __all__ = ["RedisInspection"]
 
@@ -27,25 +27,25 @@ class RedisInspection(RedisDeadLetters):
     def find(self, job_id: str) -> JobRow | None:
         """Return the job with this id, or None."""
         for _ in range(_MOVES):
-            found = self._command("HGET", self.keys.jobs, job_id)
+            found = self._command("HGET", self.keys.jobs, packed(job_id))
             if found is None:
                 break
             row = self._waiting_or_held(Record.of(job_id, found))
             if row is not None:
                 return row
-        kept = self._command("HGET", self.keys.kept, job_id)
+        kept = self._command("HGET", self.keys.kept, packed(job_id))
         return done_row(job_id, kept) if kept is not None else None
 
     def _waiting_or_held(self, record: Record) -> JobRow | None:
         """Return the row of a job that is not finished; None when it was between two looks."""
-        keys = self.keys
+        keys, name = self.keys, packed(record.id)
 
         def read() -> Any:
             pipeline = self._redis.pipeline(transaction=True)
-            pipeline.execute_command("HGET", keys.meta, record.id)
-            pipeline.execute_command("HGET", keys.errors, record.id)
+            pipeline.execute_command("HGET", keys.meta, name)
+            pipeline.execute_command("HGET", keys.errors, name)
             for scores in (keys.leases, keys.dead, keys.ready(record.lane)):
-                pipeline.execute_command("ZSCORE", scores, record.id)
+                pipeline.execute_command("ZSCORE", scores, name)
             pipeline.execute_command("TIME")
             return pipeline.execute()
 
@@ -115,19 +115,15 @@ class RedisInspection(RedisDeadLetters):
         start = 0
         while room > 0 and (ids := self._command("ZREVRANGE", self.keys.done, start, start + _PAGE - 1)):
             kept = self._command("HMGET", self.keys.kept, *ids)
-            yield from (
-                done_row(name.decode(errors="replace"), one)
-                for name, one in zip(ids, kept, strict=True)
-                if one is not None
-            )
+            yield from (done_row(shown_name(name), one) for name, one in zip(ids, kept, strict=True) if one is not None)
             start += len(ids)
 
     def cancel(self, job_id: str) -> Cancelled:
         """Remove a waiting job, or have a running one told at its next renewal."""
-        stored = self._command("HGET", self.keys.jobs, job_id)
+        stored = self._command("HGET", self.keys.jobs, packed(job_id))
         if stored is None:
             return Cancelled.UNKNOWN
-        return Cancelled(self._ask(CANCEL, [Record.of(job_id, stored).lane], job_id).decode())
+        return Cancelled(self._ask(CANCEL, [Record.of(job_id, stored).lane], packed(job_id)).decode())
 
     def record(self, done: Mapping[str, int], failed: Mapping[str, int]) -> None:
         """Add to the counters of finished and failed attempts per task."""

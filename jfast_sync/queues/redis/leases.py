@@ -16,7 +16,7 @@ from jfast_sync.ports import Held, Settled
 from jfast_sync.queues.redis.keys import Lane
 from jfast_sync.queues.redis.lua_jobs import SETTLE
 from jfast_sync.queues.redis.lua_upkeep import EXTEND, RECOVER
-from jfast_sync.queues.redis.records import joined_error, micros
+from jfast_sync.queues.redis.records import joined_error, micros, packed
 from jfast_sync.queues.redis.store import RedisStore
 
 __all__ = ["Leases"]
@@ -91,7 +91,7 @@ class Leases(RedisStore):
         """Renew leases for a full visibility timeout."""
         answers: list[Held] = []
         for start in range(0, len(leases), _CHUNK):
-            pairs = [text for lease in leases[start : start + _CHUNK] for text in (lease.job.id, lease.token)]
+            pairs = [text for lease in leases[start : start + _CHUNK] for text in (packed(lease.job.id), lease.token)]
             answers += [_HELD[number] for number in self._ask(EXTEND, (), self._lease_microseconds, *pairs)]
         return answers
 
@@ -132,19 +132,20 @@ def _lane(settlement: Settlement) -> Lane:
 
 
 def _written(settlement: Settlement) -> tuple[Any, ...]:
-    lease, lane = settlement.lease, _lane(settlement).name
+    name, token = packed(settlement.lease.job.id), settlement.lease.token
+    lane = _lane(settlement).name
     match settlement.outcome:
         case Done():
-            return "D", lease.job.id, lease.token
+            return "D", name, token
         case Bury() as bury:
-            return "B", lease.job.id, lease.token, lane, "d", 0, "", joined_error(bury.error, bury.traceback)
+            return "B", name, token, lane, "d", 0, "", joined_error(bury.error, bury.traceback)
         case Release():
-            return "L", lease.job.id, lease.token, lane, "d", 0, "", ""
+            return "L", name, token, lane, "d", 0, "", ""
         case Retry() as retry:
             flags = ("r" if retry.refund else "") + ("s" if retry.snooze else "")
             error = joined_error(retry.error, retry.traceback)
             kind, due = ("a", micros(retry.until)) if retry.until is not None else ("d", _microseconds(retry.delay))
-            return "R", lease.job.id, lease.token, lane, kind, due, flags, error
+            return "R", name, token, lane, kind, due, flags, error
         case _ as never:
             assert_never(never)
 

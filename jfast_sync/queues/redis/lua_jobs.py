@@ -129,7 +129,8 @@ end
 if #picked == 0 then
   if rung then
     -- Tokens for jobs that others have taken: without them the next wait is a real one.
-    local keys = {}
+    -- A waiter that blocks has had its own by now; what lies here is nobody's.
+    local keys = {[WAKE] = true}
     for j = 1, count do keys[order[j].wake] = true end
     for key in pairs(keys) do redis.call('DEL', key) end
   end

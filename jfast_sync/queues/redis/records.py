@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,58 @@ from jfast_sync.job import DeadJob, Job, Lease
 from jfast_sync.ports import JobRow
 from jfast_sync.queues.redis.keys import Lane
 
-__all__ = ["Meta", "Record", "at", "done_row", "flat", "joined_error", "micros", "split_error"]
+__all__ = [
+    "Meta",
+    "Record",
+    "at",
+    "done_row",
+    "flat",
+    "joined_error",
+    "micros",
+    "packed",
+    "shown_name",
+    "split_error",
+    "unpacked",
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADER: Final = re.compile(rb"1 (\d+) (\d+) ([^\n]*)\n")
+_GENERATED: Final = re.compile("[0-9a-f]{32}")
 _META: Final = re.compile(rb"(\S+) (\d+) (\d+) (\d+) (\d+) (\d) (-?\d+) (.*)", re.DOTALL)
 _LATEST: Final = 253_402_300_799_000_000  # the last second of the year 9999
 _EARLIEST: Final = -62_135_596_800_000_000
+
+
+def packed(job_id: str) -> bytes:
+    """Return the name a job is stored under: 23 bytes for an id of 32 hex characters, which saves 32 bytes a job."""
+    if _GENERATED.fullmatch(job_id):
+        return b":" + b2a_base64(bytes.fromhex(job_id), newline=False)[:22]
+    name = job_id.encode()
+    return b":" + name if name.startswith(b":") else name
+
+
+def unpacked(name: bytes) -> str:
+    """Return the id of a stored name.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not name.startswith(b":"):
+        return name.decode()
+    if name.startswith(b"::"):
+        return name[1:].decode()
+    job_id = a2b_base64(name[1:] + b"==").hex()
+    if packed(job_id) != name:
+        raise ValueError("not the name of a job")
+    return job_id
+
+
+def shown_name(name: bytes) -> str:
+    """Return the id of a stored name, or something to show of one that is none."""
+    try:
+        return unpacked(name)
+    except ValueError:
+        return name.decode(errors="replace")
 
 
 def micros(instant: datetime) -> int:
