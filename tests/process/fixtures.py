@@ -25,7 +25,7 @@ def dsn(request: pytest.FixtureRequest) -> str:
 def new_project(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Project]]:
     """Make a project on a database: `new_project(dsn, visibility_timeout=2)`; its workers are killed after the test."""
     # Asked for first, so that they are torn down last: they check that every connection is closed.
-    for name in ("dsn", "postgres_dsn", "sqlite_dsn", "killable_postgres_dsn", "proxy"):
+    for name in ("dsn", "postgres_dsn", "sqlite_path", "sqlite_dsn", "killable_postgres_dsn", "proxy"):
         if name in request.fixturenames:
             request.getfixturevalue(name)
     numbers = count(1)

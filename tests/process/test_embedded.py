@@ -58,8 +58,9 @@ def run(project, source, *arguments):
     return project.run("program", "python", "program.py", *arguments)
 
 
-def test_a_program_with_a_busy_worker_forks(new_project, dsn):
-    project = new_project(dsn)
+def test_a_program_with_a_busy_worker_forks(new_project, postgres_dsn):
+    """On SQLite fork first: a child inherits the library's locks as another thread held them (docs/decisions)."""
+    project = new_project(postgres_dsn)
     program = run(project, _FORKS)
     program.wait_for_log("children ended")
 

@@ -176,7 +176,7 @@ def stop_at_random_moments(project, runs, seed):
 
 
 def test_sigterm_at_random_moments_loses_nothing_and_repeats_nothing(new_project, dsn):
-    stop_at_random_moments(new_project(dsn), runs=4, seed=56)
+    stop_at_random_moments(new_project(dsn), runs=3, seed=56)
 
 
 def test_sigterm_before_the_worker_works_is_no_trouble(new_project, dsn):

@@ -112,6 +112,31 @@ def paused_after_claim(payload: dict, job: Job, session: TaskSession) -> None:
     mark("end", job)
 
 
+@task("work.spins")
+def spins(payload: dict, job: Job) -> None:
+    """Computes without end, until told to stop if asked to listen."""
+    mark("start", job)
+    running = current_job()
+    while not (payload.get("listens") and running.cancelled):
+        sum(range(1000))
+    mark("end", job)
+
+
+@task("work.changes_folder")
+def changes_folder(job: Job, session: TaskSession) -> None:
+    """What a handler may do to its process by accident."""
+    mark("start", job)
+    os.chdir("/")
+    effect(session, job)
+
+
+@task("work.leaves")
+def leaves(payload: dict, job: Job, session: TaskSession) -> None:
+    mark("start", job)
+    effect(session, job)
+    raise {"exit": SystemExit, "interrupt": KeyboardInterrupt, "generator": GeneratorExit}[payload["how"]]
+
+
 @task("work.keyed", idempotent_on=lambda payload: payload["key"])
 def keyed(payload: dict, job: Job, session: TaskSession) -> None:
     """One effect per key, under whatever id."""
