@@ -31,7 +31,7 @@ _COLUMNS = ("jobs", "done", "skipped", "retried", "dead", "replayed")
     "--backend",
     "dsn",
     metavar="URL",
-    help="postgresql://... or redis://...: run it there. [default: SQLite, a temporary file]",
+    help="postgresql://..., redis://... or amqp://...: run it there. [default: SQLite, a temporary file]",
 )
 @click.option("--jobs", type=click.IntRange(10, 100_000), default=1000, show_default=True, help="How many jobs.")
 @click.option("--threads", type=click.IntRange(1, 64), default=8, show_default=True, help="The worker's threads.")
@@ -46,7 +46,8 @@ def demo(ctx: click.Context, dsn: str | None, jobs: int, threads: int, as_json: 
     figures at the end are counted from the database.
 
     On PostgreSQL everything happens in a schema of its own, dropped at the end; nothing that is there is touched. On
-    Redis the queue has keys of its own, removed at the end, and the tables are in a temporary SQLite file.
+    Redis and RabbitMQ the queue has a name of its own, removed at the end, and the tables are in a temporary SQLite
+    file.
     """
     _check_dsn(dsn)
     invocation: Invocation = ctx.obj
@@ -111,11 +112,12 @@ def _summary(figures: Figures) -> None:
 
 
 def _check_dsn(dsn: str | None) -> None:
-    from jfast_sync_cli.demo_run import REDIS_URLS
+    from jfast_sync_cli.demo_run import RABBITMQ_URLS, REDIS_URLS
 
-    if dsn is not None and not dsn.startswith(("postgres://", "postgresql://", "postgresql+", *REDIS_URLS)):
+    known = ("postgres://", "postgresql://", "postgresql+", *REDIS_URLS, *RABBITMQ_URLS)
+    if dsn is not None and not dsn.startswith(known):
         raise click.UsageError(
-            "--backend takes postgresql://user@host/database or redis://host/0; "
+            "--backend takes postgresql://user@host/database, redis://host/0 or amqp://user:password@host/; "
             "without it the demo makes a SQLite file of its own"
         )
 

@@ -17,16 +17,17 @@ import click
 from jfast_sync.app import load
 from jfast_sync.job import Job
 from jfast_sync.loop import Deadline
-from jfast_sync.ports import DeadFilter
+from jfast_sync.ports import DeadFilter, Inspectable, JobRow
 from jfast_sync_cli import demo_tasks as shop
 
 if TYPE_CHECKING:
     from jfast_sync.app import JFast
     from jfast_sync.job import DeadJob
-    from jfast_sync.ports import JobRow, Queue
+    from jfast_sync.ports import Queue
 
-__all__ = ["REDIS_URLS", "Erasable", "Figures", "Kind", "Run", "plan", "project"]
+__all__ = ["RABBITMQ_URLS", "REDIS_URLS", "Erasable", "Figures", "Kind", "Run", "plan", "project"]
 
+RABBITMQ_URLS = ("amqp://", "amqps://")
 REDIS_URLS = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 
 _KEEP_DONE = 3600.0  # seconds; finished jobs are kept so that they can be counted
@@ -115,6 +116,8 @@ def _app(file: Path, overrides: Mapping[str, Mapping[str, object]], threads: int
 
 def _broker(dsn: str | None) -> dict[str, dict[str, object]]:
     """Return the configuration of a queue that does not live in a database; none where it does."""
+    if dsn is not None and dsn.startswith(RABBITMQ_URLS):
+        return {"queue": {"backend": "rabbitmq", "rabbitmq_url": dsn}}
     if dsn is None or not dsn.startswith(REDIS_URLS):
         return {}
     enabled = ["observability", "database", "queue", "outbox", "cache"]
@@ -178,6 +181,10 @@ class Run:
         self._deadline = Deadline(60 + jobs / 20)
         self._ids: dict[str, str] = {}  # job id: task
         self._dead: list[DeadJob] = []
+        self._finished: list[JobRow] = []
+        self._lists = isinstance(app.queue.backend, Inspectable)
+        if not self._lists:  # a broker forgets what is done: whoever wants to know has to look when it happens
+            app.on_success(lambda event: self._finished.append(JobRow(job=event.job, state="done")))
 
     def enqueue(self) -> int:
         """Store the jobs, the kinds mixed, and return how many ids the queue gave."""
@@ -220,7 +227,7 @@ class Run:
 
     def figures(self) -> Figures:
         """Count rows, and compare them with what was asked for."""
-        rows = self._app.queue.inspect.jobs(state="done", limit=2 * len(self._ids))
+        rows = self._app.queue.inspect.jobs(state="done", limit=2 * len(self._ids)) if self._lists else self._finished
         written = self._written()
         kinds = tuple(self._kind(task, rows, written) for task in self._plan)
         return Figures(kinds, time.monotonic() - self._started, tuple(self._wrong(kinds, rows, written)))

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.cli import Project
 from tests.servers import RedisServer
+from tests.servers.rabbitmq import RabbitServer
 from tests.waiting import eventually
 
 LIMIT = 30.0  # seconds, start included
@@ -61,6 +62,16 @@ def test_a_thousand_jobs_on_sqlite(project: Project) -> None:
     done = project.ok("demo", "--json", timeout=LIMIT)
     assert done.err == ""
     check(done.json, 1000, "sqlite")
+    assert left_behind(project) == []
+
+
+def test_three_hundred_jobs_on_rabbitmq_leave_no_queue(
+    project: Project, rabbitmq_url: str, rabbitmq_server: RabbitServer
+) -> None:
+    done = project.ok("demo", "--json", "--jobs", "300", "--backend", rabbitmq_url, timeout=LIMIT)
+    assert done.err == ""
+    check(done.json, 300, "rabbitmq")
+    assert "jfast.demo" not in rabbitmq_server.control("list_queues", "name")
     assert left_behind(project) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -13,6 +14,8 @@ import pika
 from pika.exceptions import AMQPError
 
 from tests.servers.errors import ServerUnavailable
+
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs every refused attempt as four errors
 
 #: Milliseconds after which a message that could not be moved on at a restart is moved again; 180 000 unless set.
 CONFIRM_TIMEOUT_MS = 5000

@@ -25,9 +25,9 @@ from jfast_sync.redact import error_text, mask_dsn
 
 __all__ = ["BOUND", "Channel", "Connection", "MissingError", "Server", "failure"]
 
-logging.getLogger("pika").setLevel(
-    logging.CRITICAL
-)  # every failure reaches our callers; pika logs each again, as error
+if logging.getLogger("pika").level == logging.NOTSET:
+    # Every failure reaches our callers; pika logs each of them four times more, as errors.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 BOUND: Final = 8.0  # seconds that one call to the broker may take
 _CONNECT: Final = 4.0

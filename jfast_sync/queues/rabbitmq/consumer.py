@@ -95,6 +95,7 @@ class Consumer:
         self._buffer: deque[Delivery] = deque()
         self._claiming = False
         self._counting = 0
+        self._in_hand = 0
         self._claimed_at = -1e9
         self._demand = 1
         self._plan: frozenset[WorkQueue] = frozenset()
@@ -177,7 +178,11 @@ class Consumer:
         if self._thread is None or self._pid != os.getpid() or not self._up.is_set():
             return 0
         self._call(self._barrier)
-        return len(self._buffer)
+        return len(self._buffer) + self._in_hand
+
+    def passed_on(self) -> None:
+        """What the last claim returned is the caller's: leased, or stored elsewhere."""
+        self._in_hand = 0
 
     @property
     def error(self) -> str | None:
@@ -221,6 +226,7 @@ class Consumer:
     def _take(self, limit: int, works: frozenset[WorkQueue]) -> list[Delivery]:
         mine = sorted((each for each in list(self._buffer) if each.work in works), key=lambda each: each.work.band)
         taken = []
+        self._in_hand = len(mine[:limit])  # before it leaves the buffer: whoever counts must not miss it
         for delivery in mine[:limit]:
             with suppress(ValueError):  # the thread has given it back, or lost it
                 self._buffer.remove(delivery)

@@ -120,7 +120,10 @@ class RabbitQueue:
         deadline = Deadline(wait)
         while True:
             deliveries = self.consumer.claim(limit, deadline.remaining(), selection.queues)
-            leases = self._leases(deliveries)
+            try:
+                leases = self._leases(deliveries)
+            finally:
+                self.consumer.passed_on()
             if leases or not deliveries:
                 return leases
 
@@ -202,6 +205,10 @@ class RabbitQueue:
             failed_by_task=failed,
             warnings=warnings,
         )
+
+    def erase(self) -> None:
+        """Delete every queue and exchange of this name, with whatever is in them; for demos and tests."""
+        self._asking.use(lambda connection: self.topology.erase(connection, self._directory.known()))
 
     def close(self) -> None:
         """Let go of every connection; what was held and not settled goes back."""

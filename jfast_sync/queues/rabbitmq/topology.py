@@ -6,7 +6,7 @@ Every declaration is explicit and durable, so that no default of a newer broker 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -104,6 +104,19 @@ class Topology:
             SchemaError: something of the name is there with other arguments.
         """
         declare(connection, list(self.parts()))
+
+    def erase(self, connection: Connection, queues: Iterable[str]) -> None:
+        """Delete everything, the work queues of these named queues too."""
+        parts = [*self.parts(), *(part for queue in queues for part in self.work_parts(queue))]
+        deadline = Deadline(_SETUP_BOUND)
+        channel = connection.channel(deadline)
+        answered: list[object] = []
+        doomed = [part for part in parts if not isinstance(part, Binding)]
+        for part in doomed:
+            delete = channel.amqp.queue_delete if isinstance(part, Queue) else channel.amqp.exchange_delete
+            delete(part.name, callback=answered.append)
+        channel.wait(lambda: len(answered) == len(doomed), deadline)
+        channel.close()
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of every queue that is not a level."""
