@@ -350,8 +350,6 @@ def crowded_with_the_dead(queue: RedisQueue, server: RedisServer, count: int) ->
         leases = take(queue, 1000)
         queue.settle([Settlement(lease, Bury("ValueError: no", "Traceback")) for lease in leases])
     server.command("CONFIG", "RESETSTAT")
-    server.command("CONFIG", "SET", "slowlog-log-slower-than", "50000")
-    server.command("SLOWLOG", "RESET")
 
     began = time.monotonic()
     page = queue.dead(DeadFilter(), limit=50)
@@ -363,7 +361,9 @@ def crowded_with_the_dead(queue: RedisQueue, server: RedisServer, count: int) ->
     wanted = [letter.job.id for letter in queue.dead(DeadFilter(), limit=count)]
     assert len(queue.discard(wanted)) == count // 2
     assert (queue.stats().dead, queue.stats().ready) == (0, count // 2)
-    assert server.command("SLOWLOG", "GET", "10") == []
+    # How long each held up everybody else, on average: a single one may have had to wait for the processor itself.
+    spent = server.command("INFO", "commandstats")
+    assert {name: used["usec_per_call"] for name, used in spent.items() if used["usec_per_call"] > 20_000} == {}
 
 
 def memory_per_job(queue: RedisQueue, server: RedisServer, few: int, many: int) -> float:
