@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from jfast_sync.worker import Worker
     from jfast_sync.worker.child import ChildLauncher
 
-__all__ = ["database", "policy", "queue", "scheduler", "set_up", "sized_for", "tick_store", "worker"]
+__all__ = [
+    "database",
+    "policy",
+    "queue",
+    "scheduler",
+    "set_up",
+    "sized_for",
+    "tick_store",
+    "worker",
+]
 
 log = logging.getLogger(__name__)
 

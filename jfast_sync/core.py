@@ -12,12 +12,11 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from jfast_sync import adapters, context
+from jfast_sync import adapters, context, messaging
 from jfast_sync.client import QueueClient
 from jfast_sync.errors import ConfigError, JFastError, NotInJobError, NotProvidedError
 from jfast_sync.health import Check, Health
 from jfast_sync.observers import Observer, Observers
-from jfast_sync.outbox.outbox import Outbox
 from jfast_sync.redact import error_text
 from jfast_sync.tasks.registry import Registry
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from jfast_sync.config import Config
-    from jfast_sync.ports import Queue
+    from jfast_sync.ports import EventBus, Queue
     from jfast_sync.scheduler import Scheduler
     from jfast_sync.source import Source
     from jfast_sync.sql.engine import Database
@@ -50,6 +49,7 @@ class JFast:
         tasks: the registry; a new one over the declared tasks unless given.
         engine: your own SQLAlchemy engine for the primary database; used as it is, never closed.
         queue: a backend of your own instead of the configured one.
+        bus: an event bus of your own instead of the configured one.
         threads: how many worker threads will hold sessions; sizes the connection pool unless configured.
         source: how to build the same app again in a child process.
     """
@@ -61,6 +61,7 @@ class JFast:
         tasks: Registry | None = None,
         engine: Engine | None = None,
         queue: Queue | None = None,
+        bus: EventBus | None = None,
         threads: int | None = None,
         source: Source | None = None,
     ) -> None:
@@ -71,7 +72,10 @@ class JFast:
         self.tasks.check(database_configured=self.database is not None)
         backend = queue if queue is not None else adapters.queue(config, self.database)
         self.queue = QueueClient(backend, self.tasks, config, self.setup)
-        self.outbox = Outbox(self.queue)
+        self.bus = bus if bus is not None else messaging.bus(config)
+        self.messages = messaging.messages(config, self.database)
+        self.relaying = messaging.Relaying(self)
+        self.outbox = messaging.outbox(self, has_queue=queue is not None or config.has("queue"))
         self.observers = Observers()
         self._provided: dict[str, Any] = {
             "database": self.database,
@@ -205,14 +209,26 @@ class JFast:
     def start_worker(self, **options: Any) -> Worker:
         """Start a worker inside this process: no signal handlers; it releases its jobs on :meth:`close` and at exit.
 
-        Call it in the process that serves, after it has forked. The scheduler starts with it, where it is on.
+        Call it in the process that serves, after it has forked. The relay and the scheduler start with it, where they
+        are on.
         """
         worker = self.worker(**options)
         worker.start()
         self._workers.append(worker)
+        self.relaying.start()
         if not worker.options.drain:
             self.start_scheduler()
         return worker
+
+    def start(self) -> None:
+        """Start what works in the background of a process that serves: the outbox's relay and the scheduler.
+
+        Each where the configuration has it on, once per process. Under gunicorn, uWSGI and Flask's own server it is
+        called by itself when a process begins to serve; under another server call it there, after the fork. It ends
+        with :meth:`close`.
+        """
+        self.relaying.start()
+        self.start_scheduler()
 
     def start_scheduler(self) -> Scheduler | None:
         """Start the scheduler in this process, once, where the configuration has it on; None where it is off.
@@ -238,8 +254,11 @@ class JFast:
         for worker in self._workers:
             worker.join()
         self._workers.clear()
+        self.relaying.stop()
         if self._scheduler is not None:
             self._scheduler.close()
+        if self.bus is not None:
+            self.bus.close()
         self.queue.backend.close()
         if self.database is not None:
             self.database.dispose()
@@ -260,6 +279,8 @@ class JFast:
         checks = {"queue": Check(self._queue_health, critical=True)}
         if self.database is not None:
             checks["database"] = Check(self._database_health, critical=True)
+        if self.messages is not None:
+            checks["outbox"] = Check(self.relaying.health)
         for number, worker in enumerate(self._workers):
             checks["worker" if number == 0 else f"worker-{number + 1}"] = Check(worker.health)
         return checks

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from jfast_sync.event import Event
 from jfast_sync.job import DeadJob, Job, Lease
 from jfast_sync.outcome import Settlement
 
@@ -28,9 +29,11 @@ __all__ = [
     "Clock",
     "DeadFilter",
     "DeadLetters",
+    "EventBus",
     "Held",
     "Inspectable",
     "JobRow",
+    "Publication",
     "Queue",
     "Selection",
     "Settled",
@@ -307,4 +310,33 @@ class TickStore(Protocol):
 
     def close(self) -> None:
         """Let go of what is the store's own; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """One event on its way to a topic."""
+
+    topic: str
+    event: Event
+
+
+@runtime_checkable
+class EventBus(Protocol):
+    """Where events for other services go. ``bus`` names the kind in messages."""
+
+    bus: str
+
+    def send(self, publications: Sequence[Publication]) -> list[Exception | None]:
+        """Send events; one answer each, in order: None where it is durable, else why it is not.
+
+        Events of one topic and key stay in their order, and after one that failed none of them is sent.
+
+        Raises:
+            UnavailableError: the server cannot be reached; some may have been sent.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of every connection; idempotent."""
         ...

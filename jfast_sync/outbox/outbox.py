@@ -1,36 +1,80 @@
-"""``jf.outbox``: jobs enqueued through the caller's session."""
+"""``jf.outbox``: jobs and events written through the caller's session, so that they exist if and only if it commits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from jfast_sync.errors import UnsupportedError
+from jfast_sync.errors import PayloadError, UndeliverableEvent, UnsupportedError
+from jfast_sync.event import Event, subscriber_job_id
+from jfast_sync.inbox import claim_once
 from jfast_sync.job import Job
+from jfast_sync.outbox.rows import event_row, job_row
+from jfast_sync.outbox.table import OutboxTable
+from jfast_sync.payload import encode
 from jfast_sync.ports import SharesTransaction
+from jfast_sync.sql.place import in_database
+from jfast_sync.sql.session import on_commit
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from jfast_sync.client import QueueClient
+    from jfast_sync.tasks.registry import Registry
+    from jfast_sync.tasks.spec import Task
 
 __all__ = ["Outbox"]
 
+#: The inbox consumer under which it is noted that a subscriber's job was written for an event.
+_PUBLISHED: Final = "jfast.published "
+_LONGEST_TOPIC: Final = 255
+
 
 class Outbox:
-    """Enqueue inside a session's transaction: the job exists if and only if that transaction commits."""
+    """Enqueue and publish inside a session's transaction: what is written exists if and only if it commits.
 
-    def __init__(self, queue: QueueClient) -> None:
+    Where the queue lives in the session's database a job goes straight into it. Otherwise it is a row of
+    ``jfast_outbox``, which a relay brings to the queue after the commit.
+
+    Args:
+        queue: the app's queue.
+        tasks: the declared tasks, subscribers among them.
+        table: the outbox of the primary database; None where there is none, or the plugin is off.
+        has_queue: whether the configuration has a queue at all.
+        has_bus: whether events go to an event bus too.
+        max_bytes: the largest data of an event.
+        wake: called after a commit that a relay has work from.
+    """
+
+    def __init__(
+        self,
+        queue: QueueClient,
+        tasks: Registry,
+        table: OutboxTable | None,
+        *,
+        has_queue: bool = True,
+        has_bus: bool = False,
+        max_bytes: int = 1_048_576,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self._queue = queue
+        self._tasks = tasks
+        self._table = table
+        self._has_queue = has_queue
+        self._has_bus = has_bus
+        self._max_bytes = max_bytes
+        self._wake = wake
 
     def enqueue(self, session: Session, job: Job) -> str:
-        """Store one job in the session's transaction and return its id; workers wake when it commits.
+        """Store one job in the session's transaction and return its id; it starts after the commit.
 
         A job whose id is already stored is left as it is.
 
         Raises:
             PayloadError: the payload cannot be stored; the session's transaction is untouched.
-            UnsupportedError: the queue does not live in the session's database.
+            UnsupportedError: neither the queue nor the outbox lives in the session's database.
         """
         return self.enqueue_many(session, [job])[0]
 
@@ -38,11 +82,97 @@ class Outbox:
         """Store many jobs in the session's transaction and return their ids, in order."""
         prepared = [self._queue.prepare(job) for job in jobs]
         backend = self._queue.backend
-        if not isinstance(backend, SharesTransaction) or not backend.shares(session):
-            raise UnsupportedError(
-                f"the {backend.backend} queue does not live in this session's database, so a job cannot join its "
-                'transaction; put the queue into that database ([plugin.queue] backend = "auto"), '
-                "or use queue.enqueue(job) after the commit"
-            )
-        backend.enqueue_in(session, prepared)
+        if isinstance(backend, SharesTransaction) and backend.shares(session):
+            backend.enqueue_in(session, prepared)
+        elif prepared:
+            table = self._table_of(session)
+            self._write(session, table, [job_row(job, postgres=table.postgres) for job in prepared])
         return [job.id for job in prepared]
+
+    def publish(self, session: Session, topic: str, event: Event) -> str:
+        """Publish an event in the session's transaction and return its id.
+
+        Every subscriber of the event's *type* in this service gets a job of its own. With an event bus configured the
+        event also goes to ``topic``, for other services. Published again under its id, also when the jobs are done, it
+        is not delivered again for as long as the inbox and the outbox remember it.
+
+        Args:
+            session: whose commit makes it count.
+            topic: the bus's topic; subscribers in this service do not choose by it.
+            event: what has happened.
+
+        Raises:
+            UndeliverableEvent: nobody would ever receive it; nothing was written.
+            PayloadError: the event's data or the topic cannot be stored; nothing was written.
+            UnsupportedError: neither the queue nor the outbox lives in the session's database.
+        """
+        _check_topic(topic)
+        checked = replace(event, data=encode(event.data, max_bytes=self._max_bytes))
+        subscribers = self._tasks.subscribers(event.type)
+        self._refuse_undeliverable(event.type, subscribers)
+        jobs = [_subscriber_job(task, topic, checked) for task in subscribers]
+        fresh = [job for job in jobs if claim_once(session, event.id, consumer=_PUBLISHED + job.task, tenant_id=None)]
+        if fresh:
+            self.enqueue_many(session, fresh)
+        if self._has_bus:
+            self._write_event(session, topic, checked)
+        return event.id
+
+    def _refuse_undeliverable(self, event_type: str, subscribers: Sequence[Task]) -> None:
+        if subscribers and not self._has_queue:
+            names = ", ".join(task.name for task in subscribers)
+            raise UndeliverableEvent(
+                f'event {event_type!r} has subscribers ({names}) and no queue to run them: add "queue" to [plugins] '
+                "enabled"
+            )
+        if not subscribers and not self._has_bus:
+            raise UndeliverableEvent(
+                f"event {event_type!r} would reach nobody: no module of this service subscribes to it and no event bus "
+                f'is configured. Write @subscribe("{event_type}") in the tasks.py of the module that reacts, or add '
+                '"events" (Kafka) to [plugins] enabled if another service does'
+            )
+
+    def _write_event(self, session: Session, topic: str, event: Event) -> None:
+        table = self._table_of(session)
+        row_id = event.id
+        known = table.destination(session, row_id)
+        if known is not None and known != topic:  # the same event to another topic: a message of its own
+            row_id = hashlib.sha256(f"{event.id}@{topic}".encode()).hexdigest()[:32]
+        self._write(session, table, [event_row(event, topic, row_id=row_id)])
+
+    def _write(self, session: Session, table: OutboxTable, rows: Sequence[dict[str, Any]]) -> None:
+        table.insert(session, rows)
+        on_commit(session, self._wake)
+
+    def _table_of(self, session: Session) -> OutboxTable:
+        backend = self._queue.backend.backend
+        if self._table is None:
+            raise UnsupportedError(
+                f"the {backend} queue does not live in this session's database, and there is no outbox to carry what "
+                'is to join its transaction: add "database" and "outbox" to [plugins] enabled'
+            )
+        if not in_database(session, self._table.database):
+            raise UnsupportedError(
+                f"this session is bound to another database than the app's; the {backend} queue's messages are "
+                "written to the app's own: use jf.session(), or queue.enqueue(job) after the commit"
+            )
+        return self._table
+
+
+def _subscriber_job(task: Task, topic: str, event: Event) -> Job:
+    return Job(
+        id=subscriber_job_id(event.id, task.name),
+        task=task.name,
+        payload={"topic": topic, "event": event.to_dict()},
+        queue=task.queue or "default",
+        priority=task.priority or 0,
+        max_attempts=task.max_attempts,
+        request_id=event.request_id,
+        tenant_id=event.tenant_id,
+        trace=dict(event.trace) or None,
+    )
+
+
+def _check_topic(topic: object) -> None:
+    if not isinstance(topic, str) or not topic or len(topic) > _LONGEST_TOPIC or not topic.isprintable():
+        raise PayloadError(f"a topic is 1 to {_LONGEST_TOPIC} printable characters, got {topic!r:.80}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import URL, Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from jfast_sync.job import Job, Lease
 from jfast_sync.queues.sql_base import SqlTable
 from jfast_sync.queues.sql_rows import insertable
+from jfast_sync.sql.place import in_database
 from jfast_sync.sql.session import on_commit
 
 __all__ = ["SqlTransactions"]
@@ -26,11 +25,7 @@ class SqlTransactions(SqlTable):
     keep_done: float = 0.0
 
     def shares(self, session: Session) -> bool:
-        try:
-            engine = session.get_bind().engine
-        except SQLAlchemyError:
-            return False  # bound per table, or not at all
-        return engine.pool is self.database.engine.pool or _place(engine.url) == _place(self.database.engine.url)
+        return in_database(session, self.database)
 
     def enqueue_in(self, session: Session, jobs: Sequence[Job]) -> list[str]:
         rows = [insertable(job) for job in jobs]
@@ -63,9 +58,3 @@ class SqlTransactions(SqlTable):
             stored += [row["id"] for row in self._batch(connection, self._sql.insert, part)]
         fresh = set(stored)
         return [row["id"] for row in rows if row["id"] in fresh and not fresh.discard(row["id"])]  # type: ignore[func-returns-value]
-
-
-def _place(url: URL) -> tuple[Any, ...]:
-    if url.get_backend_name() == "sqlite":
-        return ("sqlite", os.path.realpath(url.database or ""))
-    return (url.get_backend_name(), url.host or "", url.port or 5432, url.database)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection, text
 
 from jfast_sync.errors import SchemaError
-from jfast_sync.sql.schema_steps import Component, _exists, components
+from jfast_sync.sql.catalogue import exists as _exists
+from jfast_sync.sql.schema_steps import Component, components
 
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database

@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from jfast_sync.errors import ConfigError
+from jfast_sync.sql.catalogue import columns as _columns
+from jfast_sync.sql.catalogue import exists as _exists
+from jfast_sync.sql.catalogue import run as _run
+from jfast_sync.sql.schema_outbox import outbox_step
 
 __all__ = ["Component", "Step", "components", "table_name"]
 
@@ -59,11 +63,13 @@ def components(table: str) -> list[Component]:
     """Return what a database with the queue's table ``table`` consists of."""
     jobs = Step(1, f"jobs in {table}", lambda connection: _jobs(connection, table_name(table)))
     inbox = Step(1, "inbox in jfast_inbox", _inbox)
+    outbox = Step(1, "outbox in jfast_outbox", outbox_step)
     ticks = Step(1, "ticks in jfast_schedule_ticks", _ticks)
     # The locks' keys are the sibling's, so that its services and ours take turns too.
     return [
         Component(table, f"jfast:setup:{table}", [jobs]),
         Component("jfast_inbox", "jfast:setup:framework-tables", [inbox]),
+        Component("jfast_outbox", "jfast:setup:framework-tables", [outbox]),
         Component("jfast_schedule_ticks", "jfast:setup:framework-tables", [ticks]),
     ]
 
@@ -186,27 +192,3 @@ def _ticks(connection: Connection) -> None:
             connection,
             "CREATE INDEX IF NOT EXISTS jfast_schedule_ticks_fire_idx ON jfast_schedule_ticks (fire_at)",
         )
-
-
-# --- the catalogue -----------------------------------------------------------------------------------------------
-
-
-def _exists(connection: Connection, name: str) -> bool:
-    if connection.dialect.name == "postgresql":
-        return bool(connection.execute(text("SELECT to_regclass(:name) IS NOT NULL"), {"name": name}).scalar())
-    return bool(
-        connection.execute(text("SELECT count(*) FROM sqlite_master WHERE name = :name"), {"name": name}).scalar()
-    )
-
-
-def _columns(connection: Connection, table: str) -> set[str]:
-    if connection.dialect.name == "postgresql":
-        asked = text(
-            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped"
-        )
-        return set(connection.execute(asked, {"name": table}).scalars())
-    return set(connection.execute(text("SELECT name FROM pragma_table_info(:name)"), {"name": table}).scalars())
-
-
-def _run(connection: Connection, statement: str) -> None:
-    connection.exec_driver_sql(statement)

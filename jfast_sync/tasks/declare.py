@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
@@ -22,7 +23,7 @@ from jfast_sync.tasks.spec import Backoff, Task
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-__all__ = ["TaskDecorator", "TaskFunction", "TaskOptions", "task"]
+__all__ = ["TaskDecorator", "TaskFunction", "TaskOptions", "task", "task_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -246,6 +247,25 @@ def _declared(function: Callable[..., Any], name: str, options: dict[str, Any], 
         schedule=schedule,
         **task_options(where, **chosen),
     )
+
+
+def task_of(
+    function: Callable[..., Any], name: str, options: Mapping[str, Any], scope: FrameType, *, subscribes_to: str
+) -> Task:
+    """Return the task of a subscriber to an event type; with a session it claims the event in the inbox.
+
+    Raises:
+        DeclarationError: the declaration cannot work.
+    """
+    parameters = inspect.signature(task).parameters
+    unset = {key: parameter.default for key, parameter in parameters.items() if key != "name"}
+    declared = _declared(function, name, {**unset, **options}, scope)
+    key = _event_id if declared.takes_session else None
+    return replace(declared, subscribes_to=subscribes_to, idempotent_on=key)
+
+
+def _event_id(payload: Mapping[str, Any]) -> str:
+    return str(payload["event"]["id"])
 
 
 def _check_function(function: object, where: str) -> None:

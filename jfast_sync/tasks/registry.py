@@ -117,6 +117,10 @@ class Registry:
         both = {known.name: known for known in (*self._shared.tasks(), *self._own.tasks())}
         return [both[name] for name in sorted(both)]
 
+    def subscribers(self, event_type: str) -> list[Task]:
+        """Return the tasks that react to events of a type, sorted by name."""
+        return [known for known in self.declared() if known.subscribes_to == event_type]
+
     def accepted(self) -> frozenset[str]:
         """Return every name a job may carry to run here: names and aliases."""
         return frozenset(name for known in self.declared() for name in (known.name, *known.aliases))

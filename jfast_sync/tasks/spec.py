@@ -64,7 +64,8 @@ class ScheduleDeclaration:
 class Task:
     """One declared task. None in an option means: what the configuration says.
 
-    ``timeout`` is seconds (0: none). ``where`` is the ``file:line`` of the declaration; ``module`` the folder under
+    ``subscribes_to`` is the type of the events it reacts to, None for a task that is no subscriber. ``timeout`` is
+    seconds (0: none). ``where`` is the ``file:line`` of the declaration; ``module`` the folder under
     ``modules/`` that owns it, else the Python module's name. ``interrupt`` lets a timeout raise inside the handler.
     """
 
@@ -84,6 +85,7 @@ class Task:
     interrupt: bool = False
     idempotent_on: Callable[[Any], Any] | None = None
     schedule: ScheduleDeclaration | None = None
+    subscribes_to: str | None = None
     execution: object = field(default=None, repr=False, compare=False)  # tells one run of its module from another
 
     @property
@@ -130,7 +132,10 @@ class Task:
             ValueError: the key is empty.
             TypeError: the key is not a string, number, UUID, date, or a tuple of these.
         """
-        return None if self.idempotent_on is None else typed_key(self.idempotent_on(self._payload(payload)))
+        if self.idempotent_on is None:
+            return None
+        key = self.idempotent_on(self._payload(payload))
+        return key if self.subscribes_to is not None else typed_key(key)  # an event's id is claimed as it is
 
     def policy(self, defaults: Policy) -> Policy:
         """Return ``defaults`` with this task's ``backoff``, ``retry_on`` and ``give_up_on`` in their place."""

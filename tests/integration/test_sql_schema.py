@@ -28,7 +28,7 @@ print(len(schema.upgrade(database)))
 database.dispose()
 """
 
-STEPS = ["jobs in jfast_jobs", "inbox in jfast_inbox", "ticks in jfast_schedule_ticks"]
+STEPS = ["jobs in jfast_jobs", "inbox in jfast_inbox", "outbox in jfast_outbox", "ticks in jfast_schedule_ticks"]
 
 # As the asynchronous sibling 0.1.0a12 has it: none of our own columns.
 SIBLING = """

@@ -1,0 +1,149 @@
+"""An app's outbox, its relay and its event bus: built from the configuration, and started once per process."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import TYPE_CHECKING, Final
+
+from jfast_sync.health import Health
+from jfast_sync.loop import Deadline
+from jfast_sync.ports import Queue, SharesTransaction
+
+if TYPE_CHECKING:
+    from jfast_sync.config import Config
+    from jfast_sync.core import JFast
+    from jfast_sync.outbox.delivery import Delivery
+    from jfast_sync.outbox.outbox import Outbox
+    from jfast_sync.outbox.relay import Relay, RelayOptions
+    from jfast_sync.outbox.table import OutboxTable
+    from jfast_sync.ports import EventBus
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["Relaying", "bus", "delivery", "messages", "outbox"]
+
+_IDLE: Final = 10.0  # seconds between looks where everything of ours goes straight into the queue
+_ENDS: Final = 3.0  # seconds to wait for a relay's end
+
+
+class Relaying:
+    """The relay of one app: started once in a process that serves or works, and started anew after a fork.
+
+    Args:
+        app: whose relay.
+    """
+
+    def __init__(self, app: JFast) -> None:
+        self._app = app
+        self._renew()
+        if app.database is not None:
+            app.database.after_fork.append(self._renew)
+
+    def _renew(self) -> None:
+        # In a forked child: the threads are the parent's, and its lock may have been held by one of them.
+        self._lock = threading.Lock()
+        self._relay: Relay | None = None
+
+    def start(self) -> Relay | None:
+        """Start the relay where the configuration has it on; None where it is off."""
+        with self._lock:
+            if self._relay is None:
+                self._relay = _relay(self._app)
+                if self._relay is not None:
+                    self._relay.start()
+                    atexit.register(self.stop)
+            return self._relay
+
+    def wake(self) -> None:
+        """Let the relay of this process look at once, where one runs."""
+        if self._relay is not None:
+            self._relay.wake()
+
+    def stop(self) -> None:
+        """Stop the relay and wait for its end; idempotent."""
+        with self._lock:
+            relay, self._relay = self._relay, None
+        atexit.unregister(self.stop)
+        if relay is not None:
+            relay.stop()
+            relay.join(Deadline(_ENDS))
+
+    def health(self) -> Health:
+        """Say how the app's outbox is."""
+        from jfast_sync.outbox.health import outbox_health
+
+        app = self._app
+        if app.messages is None:
+            return Health()
+        app.setup()
+        return outbox_health(
+            app.messages.stats(),
+            stale_after=app.config.outbox.stale_after_seconds,
+            relay=self._relay.health() if self._relay is not None else None,
+        )
+
+
+def bus(config: Config) -> EventBus | None:  # noqa: ARG001 - the only kind, Kafka, is not built yet
+    """Return the configured event bus; None where there is none."""
+    return None
+
+
+def messages(config: Config, primary: Database | None) -> OutboxTable | None:
+    """Return the outbox's rows in the primary database; None where the plugin is off."""
+    if primary is None or not config.has("outbox"):
+        return None
+    from jfast_sync.outbox.table import OutboxTable
+
+    return OutboxTable(primary)
+
+
+def outbox(app: JFast, *, has_queue: bool) -> Outbox:
+    """Build what writes jobs and events through sessions."""
+    from jfast_sync.outbox.outbox import Outbox
+
+    return Outbox(
+        app.queue,
+        app.tasks,
+        app.messages,
+        has_queue=has_queue,
+        has_bus=app.bus is not None,
+        max_bytes=app.config.queue.max_payload_bytes,
+        wake=app.relaying.wake,
+    )
+
+
+def _relay(app: JFast) -> Relay | None:
+    """Build the relay of an app; None where the configuration has it off."""
+    if app.messages is None or not app.config.outbox.relay:
+        return None
+    from jfast_sync.outbox.relay import Relay
+
+    return Relay(app.messages, delivery(app), _relay_options(app), setup=app.setup)
+
+
+def delivery(app: JFast) -> Delivery:
+    """Return what sends the outbox's messages to the app's queue and bus."""
+    from jfast_sync.outbox.delivery import Delivery
+
+    return Delivery(app.queue.backend if app.config.has("queue") else None, app.bus)
+
+
+def _relay_options(app: JFast) -> RelayOptions:
+    from jfast_sync.outbox.relay import RelayOptions
+
+    options = app.config.outbox
+    straight = app.bus is None and _shares(app.queue.backend, app.database)
+    return RelayOptions(
+        # Everything of ours goes straight into the queue: rows come from other services only.
+        interval=max(options.interval_seconds, _IDLE) if straight else options.interval_seconds,
+        batch_size=options.batch_size,
+        max_attempts=options.max_attempts,
+        retention_days=options.retention_days,
+    )
+
+
+def _shares(backend: Queue, primary: Database | None) -> bool:
+    """Say whether what goes through a session of the primary database goes straight into the queue."""
+    from sqlalchemy.orm import Session
+
+    return primary is not None and isinstance(backend, SharesTransaction) and backend.shares(Session(primary.engine))

@@ -1,0 +1,323 @@
+"""The outbox's rows in one database: leased to a relay, marked, counted, replayed.
+
+A relay leases rows in a short transaction, sends them outside of any, and marks them in another. A lease is an
+``available_at`` in the future and a token; it ends by itself.
+
+Of one topic and key only the oldest pending rows are leased, without a gap. What was looked at and has to wait is
+``held``, so that no look meets it again, until whoever finishes the oldest lets the next ones go.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import Connection, TextClause
+
+from jfast_sync.outbox.rows import DeadMessage, Failure, Message, OutboxStats, in_runs, instant, micros
+from jfast_sync.outbox.statements import statements
+from jfast_sync.sql.failures import translated
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from jfast_sync.ports import Clock
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["Leased", "OutboxTable"]
+
+T = TypeVar("T")
+_CAP: Final = 20_000
+_PAGE: Final = 1000
+_MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads, as stored, in one relay's hands
+_KEYS_SWEPT: Final = 50
+_FIRST: Final = ("", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """What one look found. ``looked_at`` counts the rows met, ``pause`` is the seconds until the next one is due."""
+
+    messages: Sequence[Message] = ()
+    token: str = ""
+    looked_at: int = 0
+    held: int = 0
+    pause: float | None = None
+
+
+class OutboxTable:
+    """The table ``jfast_outbox`` of one database; every method is one short transaction unless it takes a session.
+
+    Args:
+        database: where it lives.
+        clock: SQLite's time; this machine's unless given.
+    """
+
+    def __init__(self, database: Database, clock: Clock | None = None) -> None:
+        self.database = database
+        self.postgres = database.dialect == "postgresql"
+        self._clock = clock
+        self._sql = statements(database.dialect)
+        self._swept = _FIRST
+
+    # --- writing, in the caller's transaction ----------------------------------------------------------------
+
+    def insert(self, session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows in the session's transaction; one whose id is there already is left as it is."""
+        with translated():
+            session.connection().execute(self._sql.insert, [self._with_now(dict(row)) for row in rows])
+
+    def destination(self, session: Session, row_id: str) -> str | None:
+        """Return where the row of this id goes to, None where there is none."""
+        with translated():
+            found = session.connection().execute(self._sql.destination, {"id": row_id}).first()
+        return None if found is None else str(found.destination)
+
+    # --- a relay's work --------------------------------------------------------------------------------------
+
+    def lease(self, limit: int, seconds: float) -> Leased:
+        """Lease up to ``limit`` due rows for ``seconds``, the longest due first, without a gap within a key."""
+        if not self.postgres:  # without the only write lock, as long as nothing is due
+            idle = self.database.transact(self._idle)
+            if idle is not None:
+                return idle
+        return self.database.transact(lambda connection: self._lease(connection, limit, seconds))
+
+    def _idle(self, connection: Connection) -> Leased | None:
+        return None if self._run(connection, self._sql.due, limit=1) else Leased(pause=self._next_due(connection))
+
+    def _lease(self, connection: Connection, limit: int, seconds: float) -> Leased:
+        if not self.postgres:
+            self._change(connection, self._sql.lock)  # from here on nobody else writes: what is read stays true
+        rows = self._run(connection, self._sql.due, limit=limit)
+        if not rows:
+            return Leased(pause=self._next_due(connection))
+        met = [_message(row) for row in _fitting(rows)]
+        runs = in_runs(met)
+        ready = [message for message in met if message.lane is None]
+        held = 0
+        for lane, run in runs.items():
+            heads = self._run(connection, self._sql.heads, destination=lane[0], message_key=lane[1], limit=len(run) + 1)
+            length = _unbroken(run, heads)
+            ready += run[:length]
+            if rest := [message.id for message in run[length:]]:
+                held += self._hold(connection, heads[0]["id"], rest, ours={message.id for message in met})
+        if not ready:
+            return Leased(looked_at=len(rows), held=held)
+        token = secrets.token_hex(8)
+        ids = _json(message.id for message in ready)
+        leased = self._run(connection, self._sql.lease, ids=ids, token=token, seconds=seconds)
+        bodies = {row["id"]: row["payload"] for row in leased}
+        messages = [_message(row, bodies[row["id"]]) for row in rows if row["id"] in bodies]
+        return Leased(messages=messages, token=token, looked_at=len(rows), held=held)
+
+    def _hold(self, connection: Connection, head: str, ids: Sequence[str], ours: set[str]) -> int:
+        # The head is locked until this commits: whoever finishes it then sees what waits for it. Is somebody at it
+        # right now, nothing is held; the next look decides.
+        if head not in ours and not self._run(connection, self._sql.blockers, ids=_json([head])):
+            return 0
+        return self._change(connection, self._sql.hold, ids=_json(ids))
+
+    def mark(
+        self,
+        token: str,
+        *,
+        sent: Sequence[Message] = (),
+        failed: Sequence[tuple[Failure, bool, float]] = (),
+        unsent: Sequence[Message] = (),
+        release: int = _PAGE,
+    ) -> int:
+        """Write what became of leased rows, each only where the lease is still this one's; return how many were sent.
+
+        Args:
+            token: the lease's.
+            sent: rows that were delivered.
+            failed: rows that were not: why, whether they are dead, and the seconds until the next attempt.
+            unsent: rows that were not tried; those behind a failed one of their key are held.
+            release: how many waiting rows of a finished key may come next.
+        """
+        return self.database.transact(
+            lambda connection: self._mark(connection, token, sent, failed, unsent, release=release)
+        )
+
+    def _mark(
+        self,
+        connection: Connection,
+        token: str,
+        sent: Sequence[Message],
+        failed: Sequence[tuple[Failure, bool, float]],
+        unsent: Sequence[Message],
+        *,
+        release: int,
+    ) -> int:
+        done = (
+            self._run(connection, self._sql.published, ids=_json(one.id for one in sent), token=token) if sent else []
+        )
+        for failure, dead, delay in failed:
+            self._change(
+                connection,
+                self._sql.failed,
+                id=failure.message.id,
+                token=token,
+                dead=int(dead),
+                delay=delay,
+                error=failure.error,
+            )
+        stuck = {failure.message.lane for failure, dead, _ in failed if not dead} - {None}
+        behind = [message.id for message in unsent if message.lane in stuck]
+        others = [message.id for message in unsent if message.lane not in stuck]
+        for ids, held in ((behind, 1), (others, 0)):
+            if ids:
+                self._change(connection, self._sql.release, ids=_json(ids), token=token, held=held)
+        finished = {one.lane for one in sent} | {failure.message.lane for failure, dead, _ in failed if dead}
+        for lane in sorted(lane for lane in finished - stuck if lane is not None):
+            self._unhold(connection, lane, release)
+        return len(done)
+
+    def _unhold(self, connection: Connection, lane: tuple[str, str], limit: int) -> int:
+        return self._change(connection, self._sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
+
+    def sweep(self) -> int:
+        """Let go rows that are held although nothing is before them: the sibling's relay does not know that they wait.
+
+        Looks at a bounded number of keys and goes on there the next time; returns how many rows were let go.
+        """
+        return self.database.transact(self._sweep)
+
+    def _sweep(self, connection: Connection) -> int:
+        freed = 0
+        for _ in range(_KEYS_SWEPT):
+            destination, key = self._swept
+            found = self._run(connection, self._sql.held_key, destination=destination, message_key=key)
+            if not found:
+                self._swept = _FIRST
+                break
+            self._swept = (found[0]["destination"], found[0]["message_key"])
+            freed += self._unhold(connection, self._swept, 1)
+        return freed
+
+    def _next_due(self, connection: Connection) -> float | None:
+        found = connection.execute(self._sql.next_due, self._with_now({})).scalar()
+        return None if found is None else max(float(found), 0.0)
+
+    def prune(self, retention_seconds: float) -> int:
+        """Remove delivered rows older than ``retention_seconds``, in batches; return how many."""
+        return self._in_pages(
+            lambda connection: self._change(connection, self._sql.prune, seconds=retention_seconds, limit=_PAGE)
+        )
+
+    # --- looking, and dead messages --------------------------------------------------------------------------
+
+    def stats(self) -> OutboxStats:
+        """Count rows by state, without scanning."""
+        return self.database.transact(self._stats)
+
+    def _stats(self, connection: Connection) -> OutboxStats:
+        counts = self._run(connection, self._sql.counts, cap=_CAP)[0]
+        age = connection.execute(self._sql.oldest, self._with_now({})).scalar() if counts["pending"] else None
+        why = self._sql.failing if counts["failing"] else self._sql.last_death if counts["dead"] else None
+        return OutboxStats(
+            **counts,
+            oldest_pending_seconds=None if age is None else max(float(age), 0.0),
+            last_error=None if why is None else connection.execute(why).scalar(),
+            cap=_CAP,
+        )
+
+    def dead(self, limit: int) -> list[DeadMessage]:
+        """List dead messages, the latest first."""
+        rows = self.database.transact(lambda connection: self._run(connection, self._sql.dead, limit=limit))
+        return [
+            DeadMessage(
+                message=_message(row, row["payload"]),
+                error=row["last_error"],
+                created_at=instant(row["created_at"]),
+                died_at=instant(row["died_at"]),
+            )
+            for row in rows
+        ]
+
+    def revive(self, ids: Sequence[str]) -> list[str]:
+        """Let dead messages be sent again, attempts at zero; return the ids that were there."""
+        return self._ids(self._sql.revive, ids)
+
+    def revive_all(self) -> int:
+        """Let every dead message be sent again, in batches, the longest dead first; return how many."""
+        return self._in_pages(lambda connection: len(self._run(connection, self._sql.revive_some, limit=_PAGE)))
+
+    def discard(self, ids: Sequence[str]) -> list[str]:
+        """Remove dead messages for good; return the ids that were there."""
+        return self._ids(self._sql.discard, ids)
+
+    def discard_all(self) -> int:
+        """Remove every dead message, in batches; return how many."""
+        return self._in_pages(lambda connection: len(self._run(connection, self._sql.discard_some, limit=_PAGE)))
+
+    def _ids(self, statement: TextClause, ids: Sequence[str]) -> list[str]:
+        rows = self.database.transact(lambda connection: self._run(connection, statement, ids=_json(ids)))
+        found = {row["id"] for row in rows}
+        return [one for one in dict.fromkeys(ids) if one in found]
+
+    def _in_pages(self, work: Callable[[Connection], int]) -> int:
+        total = 0
+        while True:
+            changed = self.database.transact(work)
+            total += changed
+            if changed < _PAGE:
+                return total
+
+    # --- statements ------------------------------------------------------------------------------------------
+
+    def _run(self, connection: Connection, statement: TextClause, **parameters: Any) -> list[dict[str, Any]]:
+        return [row._asdict() for row in connection.execute(statement, self._with_now(parameters)).all()]
+
+    def _change(self, connection: Connection, statement: TextClause, **parameters: Any) -> int:
+        return connection.execute(statement, self._with_now(parameters)).rowcount
+
+    def _with_now(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        if not self.postgres:
+            parameters["now"] = micros(self._clock.now() if self._clock is not None else datetime.now(UTC))
+        return parameters
+
+
+def _fitting(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return as many rows as may be in memory together, one at least."""
+    taken: list[Mapping[str, Any]] = []
+    total = 0
+    for row in rows:
+        total += row["size"]
+        if taken and total > _MOST_BYTES:
+            break
+        taken.append(row)
+    return taken
+
+
+def _unbroken(run: Sequence[Message], heads: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of a run are the oldest pending rows of their key, without a gap."""
+    length = 0
+    for message, head in zip(run, heads, strict=False):
+        if message.seq != head["seq"]:
+            break
+        length += 1
+    return length
+
+
+def _message(row: Mapping[str, Any], body: str = "") -> Message:
+    return Message(
+        seq=row["seq"] or 0,
+        id=row["id"],
+        kind=row["kind"],
+        destination=row["destination"],
+        body=body,
+        key=row["message_key"],
+        request_id=row["request_id"],
+        tenant_id=row["tenant_id"],
+        attempts=row["attempts"],
+    )
+
+
+def _json(ids: Any) -> str:
+    return json.dumps(list(ids))
