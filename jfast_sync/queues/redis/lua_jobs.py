@@ -76,29 +76,34 @@ local claim, worker, since, rung = ARGV[A + 3], ARGV[A + 4], tonumber(ARGV[A + 5
 local out = {0, -1}
 if since > 0 then
   -- An earlier claim's reply was lost: it gets what that one took, and what is too much for it now goes back.
-  local back, number = {}, 0
   allow_when_full()
+  local found, back = {}, {}
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, now() + visibility - since, '+inf', 'LIMIT', 0, 10000)) do
     local text = redis.call('HGET', META, id)
     if text and string.sub(text, 1, #claim) == claim then
-      local record = redis.call('HGET', JOBS, id)
-      local _, _, name = header(record or '')
-      number = number + 1
-      if number <= limit or not lanes[name or ''] then
-        for _, value in ipairs({id, record, text, redis.call('HGET', ERRORS, id)}) do out[#out + 1] = value end
-      else
-        local m = parsed(text)
-        m.attempts, m.token = math.max(m.attempts - 1, 0), '-'
-        put(lanes[name], id, m.due)
-        save(id, m)
-        back[#back + 1] = id
+      found[#found + 1] = {id = id, text = text, place = tonumber(string.match(text, '^%w+%-(%d+)'))}
+    end
+  end
+  table.sort(found, function(a, b) return a.place < b.place end)
+  for number, one in ipairs(found) do
+    local record = redis.call('HGET', JOBS, one.id)
+    local _, _, name = header(record or '')
+    if number <= limit or not lanes[name or ''] then
+      for _, value in ipairs({one.id, record, one.text, redis.call('HGET', ERRORS, one.id)}) do
+        out[#out + 1] = value
       end
+    else
+      local m = parsed(one.text)
+      m.attempts, m.token = math.max(m.attempts - 1, 0), '-'
+      put(lanes[name], one.id, m.due)
+      save(one.id, m)
+      back[#back + 1] = one.id
     end
   end
   place_all()
   bulk('ZREM', LEASES, back)
   ring_all()
-  if number > 0 then
+  if #found > 0 then
     out[1] = now()
     return out
   end
