@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Final, Literal
 
 from jfast_sync import adapters
-from jfast_sync.errors import JFastError
+from jfast_sync.errors import JFastError, UnavailableError
 from jfast_sync.redact import error_text, mask_dsn
 from jfast_sync.sql import schema
 from jfast_sync_cli.db import state_of
@@ -114,8 +114,12 @@ def _tasks(invocation: Invocation) -> Iterator[Finding]:
             names = app.tasks.names()
             schedules = app.tasks.schedules()
             off = not app.config.queue.scheduler
+    except UnavailableError as exc:
+        fix = "see the database below: what builds the app already needs it"
+        yield Finding(name="tasks", status="fail", detail=str(exc), fix=fix)
+        return
     except JFastError as exc:
-        yield Finding(name="tasks", status="fail", detail=str(exc), fix="correct the file that is named")
+        yield Finding(name="tasks", status="fail", detail=str(exc), fix="correct what is named")
         return
     except Exception as exc:
         yield Finding(name="tasks", status="fail", detail=error_text(exc), fix="jfast-sync tasks --debug")
@@ -150,7 +154,10 @@ def _database(config: Config, database: Database) -> Iterator[Finding]:
     if behind:
         detail = "; ".join(f"{part.component}: {state_of(part)}" for part in behind)
         automatic = config.app.env != "prod" and all(part.version < part.latest for part in behind)
-        fix = "jfast-sync db upgrade" + (" (outside prod it also happens at the first use)" if automatic else "")
+        if any(part.version > part.latest for part in behind):
+            fix = "install a newer jfast-sync here: tables are never taken back"
+        else:
+            fix = "jfast-sync db upgrade" + (" (outside prod it also happens at the first use)" if automatic else "")
         yield Finding(name="schema", status="warn" if automatic else "fail", detail=detail, fix=fix)
         return
     yield Finding(name="schema", status="ok", detail="the tables are current")

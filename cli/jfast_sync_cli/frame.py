@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -30,6 +31,10 @@ class Invocation:
     config: str | None = None
     app: str | None = None
     imports: list[str] = field(default_factory=list)
+
+
+class _ReaderGone(Exception):
+    """Whoever read our output is gone. A BrokenPipeError of its own click would make an exit with 1."""
 
 
 class Root(click.Group):
@@ -66,6 +71,12 @@ class Root(click.Group):
         names = [CompletionItem(name, help=text) for name, text in self._lazy.items() if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as exc:
+            raise _ReaderGone from exc
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -85,6 +96,7 @@ class Root(click.Group):
         }
         if not standalone_mode:
             return super().main(standalone_mode=False, **arguments)
+        _open_missing_streams()
         try:
             returned = super().main(standalone_mode=False, **arguments)
             sys.stdout.flush()
@@ -103,8 +115,13 @@ def report(error: BaseException, *, debug: bool) -> Exit:
             return Exit.INTERRUPTED
         case click.Abort():
             return _aborted(error)
-        case BrokenPipeError() | OSError(errno=errno.EPIPE):
-            return _forget_stdout()
+        case _ReaderGone() | BrokenPipeError():
+            _forget_stdout()
+            return Exit.BROKEN_PIPE
+        case OSError(errno=errno.ENOSPC | errno.EIO, filename=None, strerror=reason):
+            _forget_stdout()
+            say_error(f"the output cannot be written: {reason}")
+            return Exit.PROBLEMS
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.format_message(), err=True)
             return Exit.USAGE
@@ -142,10 +159,16 @@ def _was_interrupted(error: BaseException) -> bool:
     return False
 
 
-def _forget_stdout() -> Exit:
-    # Whoever read our output has gone. The interpreter would flush at exit and complain once more.
+def _forget_stdout() -> None:
+    # Nobody takes our output. The interpreter would flush at exit and complain once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return Exit.BROKEN_PIPE
+
+
+def _open_missing_streams() -> None:
+    # `>&-` leaves None in sys, and its number to the next file opened, which a stray print of C would then write into.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 def _failed(error: Exception, *, debug: bool) -> Exit:

@@ -50,6 +50,8 @@ def read_object(body: bytes, place: str) -> dict[str, Any]:
     except RecursionError:
         raise click.ClickException(f"{place} is nested too deeply") from None
     except ValueError as exc:
+        if "integer string conversion" in str(exc):
+            raise click.ClickException(f"{place} holds a number of too many digits; write it as a text") from None
         raise click.ClickException(f"{place} is not JSON: {exc}") from None
     if not isinstance(value, dict):
         raise click.ClickException(f'{place} must be a JSON object such as {{"id": 7}}, not {_kind(value)}')

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,7 @@ def open_app(
     overrides: Overrides | None = None,
     threads: int | None = None,
     warnings: bool = True,
+    prints: bool = False,
 ) -> Iterator[JFast]:
     """Build the app, say its configuration's warnings on stderr, and close it after the block.
 
@@ -34,19 +36,22 @@ def open_app(
         overrides: values over file and environment, by table.
         threads: how many worker threads will hold sessions.
         warnings: False keeps the configuration's warnings to itself.
+        prints: what the app prints while it is built goes to stdout; otherwise that is kept for the command's result,
+            and prints go to stderr.
 
     Raises:
         ConfigError: the configuration, a tasks.py or ``--app`` is wrong.
     """
     from jfast_sync.app import load
 
-    app = load(
-        invocation.app,
-        config_path=invocation.config,
-        imports=tuple(invocation.imports),
-        overrides=overrides,
-        threads=threads,
-    )
+    with nullcontext() if prints else redirect_stdout(sys.stderr):
+        app = load(
+            invocation.app,
+            config_path=invocation.config,
+            imports=tuple(invocation.imports),
+            overrides=overrides,
+            threads=threads,
+        )
     with app:
         if warnings:
             warn(app.config)

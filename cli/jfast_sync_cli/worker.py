@@ -72,7 +72,7 @@ def worker(
     from jfast_sync.worker.supervisor import LIFELINE, follow_supervisor
 
     alone = LIFELINE not in os.environ
-    with open_app(invocation, threads=threads) as app:
+    with open_app(invocation, threads=threads, prints=True) as app:
         bar = options["drain"] and alone and sys.stderr.isatty()
         configure_logs(app.config, invocation, quiet=bar)
         refuse_wrong_tables(app)

@@ -121,7 +121,7 @@ def _find_file(path: Path | str | None) -> Path | None:
     if os.path.isdir(named):  # noqa: PTH112 - Path.is_dir raises below a folder that cannot be entered
         named = named / FILE_NAME
     if not os.path.lexists(named):
-        raise ConfigError(f"{named}: there is no such file; --config names a jfast.toml or the folder it is in")
+        raise ConfigError(f"{named}: there is no such file; give the path of a jfast.toml or of the folder it is in")
     return named
 
 

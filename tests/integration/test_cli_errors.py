@@ -225,6 +225,20 @@ def test_tables_of_a_newer_release(project: Project) -> None:
     refused(project.run("stats"), 4, "999", "upgrade jfast-sync")
     refused(project.run("db", "upgrade"), 4, "999")
     assert project.run("db", "status").code == 4
+    assert project.run("doctor", "--json").json["checks"][-1]["fix"].startswith("install a newer jfast-sync")
+
+
+@pytest.mark.parametrize("arguments", [["tasks"], ["stats"], ["jobs", "list"], ["doctor"], ["enqueue", "shop.hello"]])
+def test_what_modules_print_when_imported_is_not_part_of_a_result(project: Project, arguments: list[str]) -> None:
+    project.tasks(TASKS + 'print("imported")\n')
+    done = project.ok(*arguments, "--json")
+    assert isinstance(done.json, dict | list)
+    assert "imported" in done.err
+
+
+def test_a_worker_leaves_the_output_to_its_app(project: Project) -> None:
+    project.tasks(TASKS + 'print("imported")\n')
+    assert project.ok("worker", "--drain").out == "imported\n"
 
 
 def test_the_doctor_is_content_with_a_healthy_project(project: Project) -> None:
@@ -257,6 +271,16 @@ def test_the_doctor_names_what_is_wrong_and_the_fix(project: Project) -> None:
     assert "127.0.0.1" in database
     assert "start the server" in done.out
     assert "2 problems found." in done.out
+
+
+def test_the_doctor_blames_the_server_where_building_the_app_needs_it(project: Project) -> None:
+    project.environ["JFAST_DB_DSN"] = f"postgresql://jfast:s3cret@127.0.0.1:{closed_port()}/app"
+    (project.folder / "main.py").write_text(
+        "from jfast_sync import connect\napp = connect()\nwith app.session() as session:\n    session.connection()\n"
+    )
+    checks = {check["name"]: check for check in project.run("doctor", "--json").json["checks"]}
+    assert "see the database below" in checks["tasks"]["fix"]
+    assert "start the server" in checks["database"]["fix"]
 
 
 def test_the_doctor_stops_at_a_broken_configuration(project: Project) -> None:

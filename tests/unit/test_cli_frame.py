@@ -110,16 +110,37 @@ def test_ctrl_c_stays_ctrl_c_when_it_breaks_what_it_struck() -> None:
 
 
 def test_a_reader_that_went_away_is_no_error_message() -> None:
-    head = subprocess.run(
-        f"{sys.executable} -c 'from jfast_sync_cli.main import main; main()' config show | head -n 1",
-        shell=True,
+    head = in_shell("config show", "| head -n 1")
+    assert head.stdout.startswith("File: ")
+    assert head.stderr == ""
+
+
+def test_a_reader_that_went_away_before_the_first_line_is_141() -> None:
+    gone = in_shell("config show", "| true")
+    assert (gone.returncode, gone.stdout, gone.stderr) == (141, "", "")
+
+
+@pytest.mark.parametrize("target", [">&-", ">&- 2>&-"])
+def test_without_an_output_a_command_does_its_work(target: str) -> None:
+    done = in_shell("config show", target)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_output_that_is_full_is_one_message() -> None:
+    full = in_shell("config show --json", ">/dev/full")
+    assert full.stderr == "Error: the output cannot be written: No space left on device\n"
+    assert full.returncode == 1
+
+
+def in_shell(arguments: str, target: str) -> subprocess.CompletedProcess[str]:
+    command = f"{sys.executable} -c 'from jfast_sync_cli.main import main; main()' {arguments}"
+    return subprocess.run(
+        ["bash", "-c", f"{command} {target}; exit ${{PIPESTATUS[0]}}"],
         check=False,
         capture_output=True,
         text=True,
         timeout=30,
     )
-    assert head.stdout.startswith("File: ")
-    assert head.stderr == ""
 
 
 @pytest.mark.parametrize(
