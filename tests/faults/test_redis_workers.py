@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,27 @@ def _all() -> Any:
     from jfast_sync.ports import DeadFilter
 
     return DeadFilter()
+
+
+def test_a_job_longer_than_its_lease_runs_once(new_project: Callable[..., RedisProject]):
+    project = new_project(visibility_timeout=1)
+    [job] = project.enqueue("plain", {"seconds": 2.5})
+    workers = [project.worker() for _ in range(2)]
+    project.wait_until_done([job])
+    assert project.starts()[job] == 1
+    assert [line for worker in workers for line in worker.trouble()] == []
+
+
+def test_a_job_that_fails_with_one_backoff_runs_as_often_as_allowed(new_project: Callable[..., RedisProject]):
+    project = new_project(max_attempts=5, backoff_base=0.3, backoff_cap=0.3)
+    [job] = project.enqueue("fails")
+    project.worker()
+    row = project.wait_until_dead(job)
+    starts = [event.at for event in project.events("start")]
+    assert (row.attempts, len(starts)) == (5, 5)
+    pauses = [(later - earlier) / 1e9 for earlier, later in pairwise(starts)]
+    assert min(pauses) >= 0.3
+    assert statistics.median(pauses) < 0.4
 
 
 # --- deploys ----------------------------------------------------------------------------------------------------------
@@ -207,6 +229,35 @@ def test_a_server_killed_ten_times_under_load_loses_nothing(
 ):
     killable_redis.configure(appendfsync=appendfsync)
     kill_the_server(new_project(killable_redis.url, visibility_timeout=5), killable_redis, rounds=10)
+
+
+def restart_under_a_job(project: RedisProject, server: RedisServer, *, restarts: int) -> None:
+    """A job that is running while the server goes and comes: its worker keeps it, and it runs once."""
+    [job] = project.enqueue("plain", {"gate": "open"})
+    worker = project.worker()
+    project.wait_for("start", [job])
+    for number in range(restarts):
+        server.restart() if number % 2 else (server.kill(), server.start())
+        [probe] = project.enqueue("quick")
+        project.wait_until_done([probe])
+    project.open_gate("open")
+    project.wait_until_done([job])
+    assert project.starts()[job] == 1
+    assert worker.running
+
+
+def test_a_running_job_outlives_restarts_of_the_server(
+    new_project: Callable[..., RedisProject], killable_redis: RedisServer
+):
+    restart_under_a_job(new_project(killable_redis.url, max_attempts=3), killable_redis, restarts=3)
+
+
+@pytest.mark.long
+def test_a_running_job_outlives_twenty_restarts_of_the_server(
+    new_project: Callable[..., RedisProject], killable_redis: RedisServer
+):
+    project = new_project(killable_redis.url, max_attempts=3, visibility_timeout=5)
+    restart_under_a_job(project, killable_redis, restarts=20)
 
 
 def test_a_server_that_is_away_at_the_start_needs_no_restart_of_the_worker(
