@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 _AGAIN_BASE, _AGAIN_CAP = 0.1, 5.0
 _GATHER: Final = 0.25  # seconds to wait for the rest of what a look has counted
+_GLANCE: Final = 0.02
 _SEEK_EVERY: Final = 1.0
 
 
@@ -97,8 +98,7 @@ class Consumer:
         self._counting = 0
         self._in_hand = 0
         self._claimed_at = -1e9
-        self._demand = 1
-        self._plan: frozenset[WorkQueue] = frozenset()
+        self._retiring = False
         self._seek_at = 0.0
 
     # --- from any thread
@@ -135,14 +135,20 @@ class Consumer:
                 return found
             self._ensure_queues(works)
             expected = self._call(lambda: self._look(limit, wait, works))
-            if expected > 1 and wait:
-                self._wait(Deadline(_GATHER), lambda: len(self._buffer) >= expected)
-            while not (found := self._take(limit, works)) and not woken and not deadline.passed:
-                woken = self._wait(deadline, lambda: bool(self._buffer))
-                if queues is None and (more := self._directory.works(None)) != works:
+            if expected:
+                woken = (
+                    self._wait(Deadline(_GATHER if wait else _GLANCE), lambda: len(self._buffer) >= expected) or woken
+                )
+            found = self._take(limit, works)
+            if not found and wait and not woken:
+                self._call(partial(self._watch, works))
+            while not found and not woken and not deadline.passed:
+                woken = self._wait(deadline, partial(self._news, queues, works))
+                if (more := self._directory.works(queues)) != works:
                     works = more
                     self._ensure_queues(works)
-                    self._call(partial(self._widen, works))
+                    self._call(partial(self._watch, works))
+                found = self._take(limit, works)
             return found or self._take(limit, works)
         finally:
             self._claimed_at = time.monotonic()
@@ -160,9 +166,8 @@ class Consumer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is held unclaimed, and nothing more can be handed out to this process."""
-        subscriptions = self._subscriptions
-        return not self._claiming and not self._buffer and (subscriptions is None or not subscriptions.hungry)
+        """Whether nothing is held unclaimed, and nobody claims."""
+        return not self._claiming and not self._buffer
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -233,6 +238,9 @@ class Consumer:
                 taken.append(delivery)
         return taken
 
+    def _news(self, queues: frozenset[str] | None, works: frozenset[WorkQueue]) -> bool:
+        return bool(self._buffer) or self._directory.works(queues) != works
+
     def _heard(self) -> bool:
         woken = False
         with suppress(Empty):
@@ -268,7 +276,6 @@ class Consumer:
                     log.warning("%s", error)
                 if isinstance(exc, MissingError):  # a queue was deleted under us; whoever claims next makes it again
                     self._maker.forget()
-                    self._plan = frozenset()
                 self._lost(error)
                 failures += 1
                 self._stop.wait(backoff(failures, base=_AGAIN_BASE, cap=_AGAIN_CAP, jitter=0.3))
@@ -308,7 +315,10 @@ class Consumer:
         with suppress(JFastError):
             if self._connection is not None:
                 self._work_off_orders()
-                self._pause_all()
+                assert self._subscriptions is not None
+                self._subscriptions.retire()
+                self._subscriptions.barrier()
+                self._return_unclaimed()
         self._lost(UnavailableError("the queue was closed"))
 
     def _turn(self) -> None:
@@ -336,9 +346,10 @@ class Consumer:
                     order.set_exception(exc)
 
     def _pause(self) -> float:
+        """How long nothing has to be done, if nothing arrives."""
         if not self._orders.empty():
             return 0.0
-        if self._subscriptions is not None and (self._subscriptions.hungry or self._buffer) and not self._claiming:
+        if self._retiring and not self._claiming:
             return max(self._claimed_at + self.linger - time.monotonic(), 0.01)
         return _SEEK_EVERY if self._ledger.running else 5.0
 
@@ -347,25 +358,23 @@ class Consumer:
         return self._claiming or time.monotonic() - self._claimed_at < self.linger
 
     def _arrange(self) -> None:
-        """Have consumers where they are wanted, and nowhere else."""
+        """Keep nothing from others that nobody here asks for, and look out for what comes back to us."""
         assert self._subscriptions is not None
-        if self._counting and not self._claiming:
-            return
-        if self._active:
-            self._subscriptions.want(self._plan, self._demand)
-        elif self._subscriptions.hungry or self._buffer:
-            self._pause_all()
+        if not self._counting and not self._active:
+            self._retiring = self._subscriptions.retire()
+            self._return_unclaimed()
+        else:
+            self._retiring = True
         if time.monotonic() >= self._seek_at and (adrift := self._ledger.adrift()):
             # What runs here has to be recognised when it is handed out again, also while nobody claims.
             self._seek_at = time.monotonic() + _SEEK_EVERY
             self._claimed_at = max(self._claimed_at, time.monotonic())
             for work, count in adrift.items():
-                self._subscriptions.want(frozenset((work,)), count)
+                if not self._subscriptions.is_hungry_on((work,)):
+                    self._subscriptions.consume(work, count)
 
-    def _pause_all(self) -> None:
+    def _return_unclaimed(self) -> None:
         assert self._subscriptions is not None
-        self._subscriptions.cancel()
-        self._subscriptions.barrier()
         surplus = list(self._buffer)
         self._buffer.clear()
         if not surplus:
@@ -379,32 +388,30 @@ class Consumer:
             self._subscriptions.requeue(surplus)
 
     def _look(self, limit: int, wait: float, works: frozenset[WorkQueue]) -> int:
-        """See what is there; return how many deliveries to wait for a little."""
+        """See what is there and ask for it; return how many deliveries to wait for a little."""
         assert self._subscriptions is not None
         subscriptions = self._subscriptions
-        self._demand = limit
-        if subscriptions.hungry and (wait or subscriptions.is_hungry_on(works)):
-            self._plan = works
-            subscriptions.want(works, limit)
+        subscriptions.retire(keep=works)
+        if subscriptions.is_hungry_on(works):
             return 0
-        if not wait:
+        if not wait and not subscriptions.engaged:
             for work in sorted(works):
                 while len(self._buffer) < limit and subscriptions.get(work):
                     pass
             subscriptions.barrier()
             return 0
         counts = subscriptions.counts(works)
-        covering, total = set(), 0
+        total = 0
         for work in sorted(works):
             if counts[work] and total < limit:
-                covering.add(work)
+                if not subscriptions.is_hungry_on((work,)):
+                    subscriptions.consume(work, limit)
                 total += counts[work]
-        self._plan = frozenset(covering) or works
-        subscriptions.want(self._plan, limit)
         return min(total, limit)
 
-    def _widen(self, works: frozenset[WorkQueue]) -> None:
-        self._plan = works
+    def _watch(self, works: frozenset[WorkQueue]) -> None:
+        assert self._subscriptions is not None
+        self._subscriptions.watch(works)
 
     def _barrier(self) -> None:
         assert self._subscriptions is not None

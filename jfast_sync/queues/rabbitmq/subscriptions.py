@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,11 +15,12 @@ from jfast_sync.loop import Deadline
 from jfast_sync.queues.rabbitmq.connection import BOUND, Connection
 from jfast_sync.queues.rabbitmq.ledger import Delivery
 from jfast_sync.queues.rabbitmq.message import deliveries
-from jfast_sync.queues.rabbitmq.names import WorkQueue
+from jfast_sync.queues.rabbitmq.names import BANDS, DEFAULT_QUEUE, WorkQueue
 from jfast_sync.queues.rabbitmq.topology import Queue, Topology, declare
 
 __all__ = ["Subscriptions"]
 
+_QUIET: Final = 0.05  # seconds
 _MOST: Final = 65_535  # what a prefetch can be
 _GOT: Final = ""  # the consumer of what was fetched without one
 
@@ -49,7 +51,8 @@ class Subscriptions:
         self._on_delivery = on_delivery
         self._channel = connection.channel(Deadline(BOUND))
         self._tags = count(1)
-        self._standing: dict[WorkQueue, str] = {}
+        self._standing: list[str] = []  # tags of consumers, oldest first
+        self._moved = 0.0  # monotonic: when something was last delivered or acknowledged
         self._consumers: dict[str, _Consumer] = {}  # the cancelled ones too, while something of theirs is held
         self._gone: set[str] = set()  # named queues of which the broker has cancelled a consumer
         self._answers: list[Any] = []
@@ -58,33 +61,62 @@ class Subscriptions:
         amqp.add_callback(lambda _frame: self._answers.append(None), [spec.Basic.GetEmpty], False)
 
     @property
-    def hungry(self) -> bool:
-        """Whether the broker may hand out something to this process."""
-        return any(self._consumers[tag].credit > 0 for tag in self._standing.values())
+    def engaged(self) -> bool:
+        """Whether there is any consumer."""
+        return bool(self._standing)
 
     def is_hungry_on(self, works: Iterable[WorkQueue]) -> bool:
         """Whether there is credit on every one of these queues."""
-        return all(work in self._standing and self._consumers[self._standing[work]].credit > 0 for work in works)
+        hungry = {self._consumers[tag].work for tag in self._standing if self._consumers[tag].credit > 0}
+        return hungry.issuperset(works)
 
-    def want(self, works: frozenset[WorkQueue], credit: int) -> None:
-        """Consume from exactly these queues with about this credit; the rest is cancelled."""
-        for work in sorted(self._standing.keys() - works):
-            if self._consumers[self._standing[work]].credit > 0:
-                self._cancel(work)
+    def consume(self, work: WorkQueue, credit: int) -> None:
+        """Be handed up to so many messages more; a queue may have several consumers here."""
+        self._cancel_full(work)
+        tag = f"jfast-{next(self._tags)}"
+        credit = min(max(credit, 1), _MOST)
+        self._consumers[tag] = _Consumer(work, credit)
+        self._standing.append(tag)
+        amqp = self._channel.amqp
+        amqp.basic_qos(prefetch_count=credit)
+        amqp.basic_consume(
+            self._topology.names.work(work),
+            lambda _channel, method, properties, body: self._take(work, tag, method, properties, body),
+            consumer_tag=tag,
+        )
+
+    def watch(self, works: Iterable[WorkQueue]) -> None:
+        """Be handed one message of each of these queues, where there is no credit yet.
+
+        One, because a consumer that may be handed something cannot be cancelled without a risk.
+        """
         for work in sorted(works):
-            tag = self._standing.get(work)
-            if tag is not None:
-                left = self._consumers[tag].credit
-                if left > 0 and left * 2 >= credit:
-                    continue
-                self._cancel(work)
-            self._consume(work, credit)
+            if not self.is_hungry_on((work,)):
+                self.consume(work, 1)
+
+    def retire(self, keep: frozenset[WorkQueue] = frozenset()) -> bool:
+        """Cancel what can be cancelled on all queues but those to ``keep``; return whether more is left to cancel.
+
+        Not while a message may be on its way: the broker takes back what it had sent to a consumer that is cancelled,
+        and counts that as a delivery, which looks like the crash of a worker. A consumer without credit is safe, and
+        one of larger credit is when nothing has moved for a moment. One that waits for a single message is left.
+        """
+        quiet = time.monotonic() - self._moved >= _QUIET
+        left = False
+        for tag in list(self._standing):
+            consumer = self._consumers[tag]
+            if consumer.work in keep:
+                continue
+            if consumer.credit <= 0 or (quiet and consumer.prefetch > 1):
+                self._cancel(tag)
+            else:
+                left = left or consumer.prefetch > 1
+        return left
 
     def cancel(self) -> None:
-        """Consume from nothing; what is held stays held."""
-        for work in list(self._standing):
-            if self._consumers[self._standing[work]].credit > 0:
-                self._cancel(work)
+        """Cancel every consumer, come what may."""
+        for tag in list(self._standing):
+            self._cancel(tag)
 
     def get(self, work: WorkQueue) -> bool:
         """Fetch one message without a consumer; return whether there was one."""
@@ -112,7 +144,7 @@ class Subscriptions:
     def barrier(self) -> None:
         """Wait until everything the broker had sent has arrived: a queue answers after what it delivered before."""
         for _ in range(2):
-            self.counts(list(self._standing)[:1] or [WorkQueue(1, "default")])
+            self.counts([WorkQueue(1, DEFAULT_QUEUE)])
 
     def acknowledge(self, held: Iterable[Delivery]) -> None:
         for delivery in held:
@@ -136,22 +168,15 @@ class Subscriptions:
         gone, self._gone = self._gone, set()
         for queue in gone:
             declare(self._connection, list(self._topology.work_parts(queue)))
+            self.watch(WorkQueue(band, queue) for band in range(len(BANDS)))
 
-    def _consume(self, work: WorkQueue, prefetch: int) -> None:
-        tag = f"jfast-{next(self._tags)}"
-        prefetch = min(max(prefetch, 1), _MOST)
-        self._consumers[tag] = _Consumer(work, prefetch)
-        self._standing[work] = tag
-        amqp = self._channel.amqp
-        amqp.basic_qos(prefetch_count=prefetch)
-        amqp.basic_consume(
-            self._topology.names.work(work),
-            lambda _channel, method, properties, body: self._take(work, tag, method, properties, body),
-            consumer_tag=tag,
-        )
+    def _cancel_full(self, work: WorkQueue) -> None:
+        for tag in list(self._standing):
+            if self._consumers[tag].work == work and self._consumers[tag].credit <= 0:
+                self._cancel(tag)
 
-    def _cancel(self, work: WorkQueue) -> None:
-        tag = self._standing.pop(work)
+    def _cancel(self, tag: str) -> None:
+        self._standing.remove(tag)
         # Not by basic_cancel(): pika rejects what is still on its way to a consumer it has cancelled, and the broker
         # counts that. Without an answer the consumer stays known to pika, and late deliveries come here.
         amqp = self._channel.amqp
@@ -160,13 +185,14 @@ class Subscriptions:
 
     def _sweep(self) -> None:
         """Forget consumers cancelled long ago."""
-        standing = set(self._standing.values())
+        standing = set(self._standing)
         old = [tag for tag, each in self._consumers.items() if tag not in standing and not each.unacknowledged]
         for tag in old[:-50]:
             del self._consumers[tag]
             self._channel.amqp._consumers.pop(tag, None)
 
     def _take(self, work: WorkQueue, tag: str, method: Any, properties: Any, body: bytes) -> None:
+        self._moved = time.monotonic()
         delivery = Delivery(
             generation=0,
             tag=method.delivery_tag,
@@ -183,14 +209,15 @@ class Subscriptions:
             self.acknowledge((delivery,))
 
     def _settled(self, delivery: Delivery) -> None:
+        self._moved = time.monotonic()
         consumer = self._consumers.get(delivery.consumer)
         if consumer is not None:
             consumer.unacknowledged.discard(delivery.tag)
 
     def _cancelled_by_broker(self, frame: Any) -> None:
         consumer = self._consumers.get(frame.method.consumer_tag)
-        if consumer is not None and self._standing.get(consumer.work) == frame.method.consumer_tag:
-            del self._standing[consumer.work]
+        if consumer is not None and frame.method.consumer_tag in self._standing:
+            self._standing.remove(frame.method.consumer_tag)
             self._gone.add(consumer.work.queue)
 
     def _queue(self, work: WorkQueue) -> Queue:
