@@ -19,7 +19,29 @@ from jfast_sync.core import JFast
 from jfast_sync.schedules.ticks import tick_id
 from jfast_sync.tasks.registry import Registry
 from tests.process.workers import PROGRAMS, WorkerProcess
+from tests.servers.network import HOST, free_port
 from tests.waiting import eventually
+
+GUNICORN = """
+bind = "{bind}"
+workers = 4
+preload_app = True
+control_socket_disable = True
+
+
+def post_worker_init(worker):
+    worker.wsgi.extensions["jfast"].start_scheduler()
+"""
+
+APP = """
+from flask import Flask
+from jfast_sync.flask import JFast
+
+app = Flask(__name__)
+jf = JFast(app)
+with jf.session():
+    pass
+"""
 
 SHIFTED = Path(__file__).parent / "shifted_clock"
 SECOND = timedelta(seconds=1)
@@ -62,6 +84,14 @@ class Fleet:
         process = WorkerProcess(self.folder, f"scheduler-{self.started}", command, environment)
         self.stack.callback(process.close)
         return process
+
+    def serve(self) -> WorkerProcess:
+        """Start gunicorn with four serving processes that schedule, made from one preloaded app."""
+        (self.folder / "main.py").write_text(APP)
+        (self.folder / "gunicorn.conf.py").write_text(GUNICORN.format(bind=f"{HOST}:{free_port()}"))
+        master = WorkerProcess(self.folder, "gunicorn", [str(PROGRAMS / "gunicorn"), "main:app"], {})
+        self.stack.callback(master.close)
+        return master
 
     def ticks(self) -> list[datetime]:
         """The ticks that have a job, in order; each job is the tick's own."""
@@ -157,3 +187,17 @@ def test_after_a_time_without_anybody_one_tick_is_made_up_for(fleet: Fleet) -> N
     after = fleet.wait_for_ticks(2)
     made_up = after[len(before)]
     assert made_up >= before[-1] + 3 * SECOND  # the latest of those that were missed, and none before it
+
+
+@pytest.mark.parametrize("fleet", ["postgresql"], indirect=True)
+def test_a_preloaded_server_ticks_once_in_all_its_processes_and_goes_on_when_one_is_killed(fleet: Fleet) -> None:
+    master = fleet.serve()
+    children = eventually(master.children, 30, until=lambda found: len(found) == 4)
+    fleet.wait_for_ticks(3)
+    between_ticks()
+    children[0].kill()
+    ticks = fleet.wait_for_ticks(4)
+    assert_each_tick_once(ticks, longest_gap=4 * SECOND)
+    assert "Traceback" not in master.log
+    master.terminate()
+    assert master.wait(15) == 0

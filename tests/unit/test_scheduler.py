@@ -359,21 +359,6 @@ def test_a_store_that_is_away_is_waited_for(bench: Bench) -> None:
     assert scheduler.health().detail == "the scheduler has stopped"
 
 
-def test_every_second_for_a_while_ticks_on_whole_seconds_without_a_gap(bench: Bench) -> None:
-    bench.store, bench.queue = MemoryTickStore(), MemoryQueue()
-    bench.schedule("often", every=timedelta(seconds=1))
-    scheduler = bench.scheduler()
-    scheduler.start()
-    jobs = eventually(bench.jobs, until=lambda found: len(found) >= 3)
-    scheduler.stop()
-    assert scheduler.join(5)
-    ticks = [datetime.fromisoformat(job.payload["scheduled_for"]) for job in jobs]
-    assert [tick - ticks[0] for tick in ticks] == [timedelta(seconds=at) for at in range(len(ticks))]
-    assert {tick.microsecond for tick in ticks} == {0}
-    for job, tick in zip(jobs, ticks, strict=True):
-        assert job.created_at is not None and timedelta(0) <= job.created_at - tick < timedelta(seconds=1)
-
-
 def test_one_that_was_never_started_says_so(bench: Bench) -> None:
     scheduler = bench.scheduler()
     assert scheduler.health().detail == "the scheduler does not run"
