@@ -140,9 +140,14 @@ class Executor:
     def _announce(self, attempt: Attempt, ended: Ended, skipped: bool, error: BaseException | None) -> None:
         seconds = time.monotonic() - attempt.started
         announce(self._observers, attempt, ended, error, seconds)
-        level = logging.WARNING if isinstance(ended, Lost) else logging.INFO
-        if log.isEnabledFor(level):
-            log.log(level, "%s %s %s", attempt.lease.job.task, attempt.lease.job.id, _told(ended, skipped, seconds))
+        log_end(attempt, ended, seconds, skipped=skipped)
+
+
+def log_end(attempt: Attempt, ended: Ended, seconds: float, *, skipped: bool = False) -> None:
+    """Log the one line every attempt ends with."""
+    level = logging.WARNING if isinstance(ended, Lost) else logging.INFO
+    if log.isEnabledFor(level):
+        log.log(level, "%s %s %s", attempt.lease.job.task, attempt.lease.job.id, _told(ended, skipped, seconds))
 
 
 def announce(observers: Observers, attempt: Attempt, ended: Ended, error: BaseException | None, seconds: float) -> None:

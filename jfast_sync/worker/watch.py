@@ -9,13 +9,15 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from jfast_sync import context
 from jfast_sync.loop import Deadline, Loop
 from jfast_sync.observers import Observers
 from jfast_sync.worker.attempt import Attempt, Report, Stop, break_off
-from jfast_sync.worker.execute import announce
+from jfast_sync.worker.execute import announce, log_end
 from jfast_sync.worker.options import WorkerOptions
 from jfast_sync.worker.runner import Runners
 from jfast_sync.worker.settle import Settler
@@ -68,10 +70,11 @@ class Watch:
         now = time.monotonic()
         self._next = now + _LOOK_EVERY
         for attempt in self._state.attempts():
-            if now >= attempt.due and attempt.give_up_at == float("inf"):
-                self._time_out(attempt)
-            if now >= attempt.give_up_at:
-                self._give_up(attempt, now)
+            with _speaking_of(attempt):
+                if now >= attempt.due and attempt.give_up_at == float("inf"):
+                    self._time_out(attempt)
+                if now >= attempt.give_up_at:
+                    self._give_up(attempt, now)
             if not attempt.over:
                 self._next = min(self._next, max(min(attempt.due, attempt.give_up_at), now))
         return max(self._next - time.monotonic(), 0.001)
@@ -115,7 +118,8 @@ class Watch:
         closing: list[threading.Thread] = []
         while (survivors := self._state.attempts()) and not last.passed:
             for attempt in survivors:
-                closing += self._release(attempt, in_commit=last.remaining() < _REACT)
+                with _speaking_of(attempt):
+                    closing += self._release(attempt, in_commit=last.remaining() < _REACT)
             if self._state.running:  # a commit in progress is let finish briefly
                 wait(_STOP_LOOK_EVERY)
         for thread in closing:
@@ -140,9 +144,18 @@ class Watch:
         ended, work = taken
         closing = break_off(work, "terminate")
         self._state.counts.abandoned += 1
-        announce(self._observers, attempt, ended, None, time.monotonic() - attempt.started)
+        seconds = time.monotonic() - attempt.started
+        announce(self._observers, attempt, ended, None, seconds)
+        log_end(attempt, ended, seconds)
         self._settler.put(Report(attempt.lease, ended))
         return [closing] if closing is not None else []
+
+
+@contextmanager
+def _speaking_of(attempt: Attempt) -> Iterator[None]:
+    """Give log lines and observers inside the block the job's context, as its own thread would."""
+    with context.bind(attempt.lease.job.origin), context.bind_job(attempt.running):
+        yield
 
 
 def _stack_top(thread: int) -> str:

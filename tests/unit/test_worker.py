@@ -14,6 +14,7 @@ import pytest
 from jfast_sync import context
 from jfast_sync.errors import NotInJobError
 from jfast_sync.job import Job, RunningJob
+from jfast_sync.logs import ContextFilter
 from jfast_sync.observers import JobEvent
 from jfast_sync.outcome import Policy
 from jfast_sync.ports import DeadFilter
@@ -401,6 +402,32 @@ def test_a_thread_that_ignores_its_timeout_is_replaced_and_loses_its_rights(
         assert ran == ["jfast-runner-2", "jfast-runner-2"]
     assert worker.counts.done == 2
     assert bench.stats().dead == 1
+
+
+def test_a_given_up_attempt_ends_with_its_line_like_any_other(
+    bench: Bench, gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    @bench.tasks.task("deaf", timeout=0.02)
+    def deaf(payload: dict[str, int]) -> None:
+        gate.wait(30)
+
+    def broken(event: JobEvent) -> None:
+        raise ZeroDivisionError
+
+    bench.observers.add("dead", broken)
+    caplog.set_level("INFO", "jfast_sync")
+    with_context = ContextFilter()
+    caplog.handler.addFilter(with_context)
+    try:
+        (job_id,) = bench.enqueue("deaf", max_attempts=1)
+        bench.drain(max_abandoned=5)
+    finally:
+        caplog.handler.removeFilter(with_context)
+    told = [record for record in caplog.records if record.name != "jfast_sync.loop" and job_id in record.getMessage()]
+    assert any("failed for good" in record.getMessage() for record in told)
+    observed = next(record for record in caplog.records if "on_dead observer" in record.getMessage())
+    assert {record.job_id for record in [*told, observed]} == {job_id}  # type: ignore[attr-defined]
+    gate.set()
 
 
 def test_too_many_deaf_threads_end_the_worker_with_a_message(
