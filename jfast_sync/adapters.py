@@ -204,6 +204,7 @@ def worker(app: JFast, **options: Any) -> Worker:
         policy=policy(config),
         child=_child(app),
         setup=app.setup,
+        coming=app.relaying.coming,
     )
 
 

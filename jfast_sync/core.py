@@ -163,6 +163,11 @@ class JFast:
         return self.database
 
     @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closing.is_set()
+
+    @property
     def stopping(self) -> bool:
         """Whether work should end soon: this app is closing, or the running job has been told to stop."""
         if self._closing.is_set():

@@ -59,6 +59,11 @@ class Relaying:
         if self._relay is not None:
             self._relay.wake()
 
+    def coming(self) -> bool:
+        """Say whether this process's relay will bring jobs to the queue that are due by now."""
+        app = self._app
+        return self._relay is not None and app.messages is not None and app.messages.jobs_due()
+
     def stop(self) -> None:
         """Stop the relay and wait for its end; idempotent."""
         with self._lock:

@@ -78,6 +78,7 @@ def worker(
         refuse_wrong_tables(app)
         running = app.worker(**options)
         follow_supervisor(running.stop)
+        app.relaying.start()
         if not options["drain"]:
             app.start_scheduler()
         with ExitStack() as around:

@@ -26,6 +26,7 @@ class Statements:
     hold: TextClause  # :ids
     lease: TextClause  # :ids, :token, :seconds
     next_due: TextClause
+    jobs_due: TextClause  # :seconds from now
     published: TextClause  # :ids, :token
     failed: TextClause  # :id, :token, :dead, :delay, :error
     release: TextClause  # :ids, :token, :held
@@ -108,6 +109,10 @@ _SOURCES: Final = {
     ),
     "next_due": (
         f"SELECT {{until_due}} FROM {TABLE} WHERE status = 'pending' AND held = 0 ORDER BY available_at, seq LIMIT 1"
+    ),
+    "jobs_due": (
+        f"SELECT 1 FROM {TABLE} WHERE status = 'pending' AND held = 0 AND available_at <= {{in_seconds}} "
+        "AND kind = 'job' LIMIT 1"
     ),
     "published": (
         f"UPDATE {TABLE} SET status = 'published', published_at = {{now}}, last_error = NULL, lease_token = NULL "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -35,6 +35,7 @@ _CAP: Final = 20_000
 _PAGE: Final = 1000
 _MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads, as stored, in one relay's hands
 _KEYS_SWEPT: Final = 50
+_LONGEST_LEASE: Final = 300.0  # seconds; a retry's delay may be as long
 _FIRST: Final = ("", "")
 
 
@@ -112,7 +113,8 @@ class OutboxTable:
         ids = _json(message.id for message in ready)
         leased = self._run(connection, self._sql.lease, ids=ids, token=token, seconds=seconds)
         bodies = {row["id"]: row["payload"] for row in leased}
-        messages = [_message(row, bodies[row["id"]]) for row in rows if row["id"] in bodies]
+        # In the order of `ready`, where a run follows its sequence; the rows came as they were due.
+        messages = [replace(message, body=bodies[message.id]) for message in ready if message.id in bodies]
         return Leased(messages=messages, token=token, looked_at=len(rows), held=held)
 
     def _hold(self, connection: Connection, head: str, ids: Sequence[str], ours: set[str]) -> int:
@@ -209,6 +211,13 @@ class OutboxTable:
         return self._in_pages(
             lambda connection: self._change(connection, self._sql.prune, seconds=retention_seconds, limit=_PAGE)
         )
+
+    def jobs_due(self) -> bool:
+        """Say whether a job is due, or leased, that is not in its queue yet."""
+        found = self.database.transact(
+            lambda connection: self._run(connection, self._sql.jobs_due, seconds=_LONGEST_LEASE)
+        )
+        return bool(found)
 
     # --- looking, and dead messages --------------------------------------------------------------------------
 

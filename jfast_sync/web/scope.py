@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.context import bind, bind_app, origin
 from jfast_sync.web.arrival import REQUEST_ID, arrival, checked_tenant
+from jfast_sync.web.serving import begin_for, start_when_serving
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -60,11 +61,13 @@ class Scoped:
     def __init__(self, core: JFast, app: WSGIApplication) -> None:
         self._core = core
         self._app = app
+        start_when_serving(core)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if scope_of(environ) is not None:
             with bind_app(self._core):
                 return self._bound(environ, self._app(environ, start_response))
+        begin_for(environ)
         with open_scope(environ, self._core):
             return self._bound(environ, self._app(environ, _answering(start_response)))
 

@@ -28,16 +28,25 @@ class Emptiness:
         selection: what the worker claims.
         horizon: seconds; a job delayed for longer is left for another run.
         last_retry_due: when the latest retry within the horizon that this worker wrote is due (monotonic clock).
+        coming: whether jobs are on their way into the queue.
     """
 
-    def __init__(self, queue: Queue, selection: Selection, horizon: float, last_retry_due: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        selection: Selection,
+        horizon: float,
+        last_retry_due: Callable[[], float],
+        coming: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._queue = queue
         self._selection = selection
         self._horizon = horizon
         self._last_retry_due = last_retry_due
+        self._coming = coming
 
     def __call__(self) -> bool:
-        if time.monotonic() <= self._last_retry_due():
+        if time.monotonic() <= self._last_retry_due() or self._coming():
             return False
         stats = self._queue.stats()
         if not (stats.ready or stats.running or stats.delayed):

@@ -64,6 +64,7 @@ class Worker:
         policy: the configuration's backoff; a task's own options go over it.
         child: runs a job alone in a process of its own; None where the app cannot be built again there.
         setup: called before the first claim, until it succeeds; the queue's own unless given.
+        coming: whether jobs are on their way into the queue, which a drain waits for.
     """
 
     def __init__(
@@ -78,11 +79,13 @@ class Worker:
         policy: Policy | None = None,
         child: ChildLauncher | None = None,
         setup: Callable[[], None] | None = None,
+        coming: Callable[[], bool] = lambda: False,
     ) -> None:
         self.options = options
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._queue = queue
         self._tasks = tasks
+        self._coming = coming
         self._transactions = Transactions(queue, database)
         observers = observers if observers is not None else Observers()
         policy = policy if policy is not None else Policy()
@@ -211,7 +214,9 @@ class Worker:
         options = self.options
         tasks = self._tasks.accepted() if options.claim == "registered" else None
         selection = Selection(worker=self.name, queues=options.queues, tasks=tasks)
-        empty = Emptiness(self._queue, selection, options.drain_horizon, lambda: self._settler.last_retry_due)
+        empty = Emptiness(
+            self._queue, selection, options.drain_horizon, lambda: self._settler.last_retry_due, self._coming
+        )
         return Fetcher(
             self._queue,
             selection,
