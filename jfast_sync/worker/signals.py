@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT ask the worker to stop; only in the main thread, and only while it runs."""
+"""SIGTERM, SIGINT and a terminal that is closed ask the worker to stop; only in the main thread, and only while it runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def on_stop_signal(callback: Callable[[], None]) -> Iterator[None]:
     """Call ``callback`` at every SIGTERM and SIGINT inside the block; the handlers of before are put back after it.
 
+    SIGHUP counts too where it would end the process; where it is ignored (``nohup``) or handled it stays so.
+
     Does nothing outside the main thread, where Python allows no handlers and the host's must stay.
 
     Args:
@@ -31,7 +33,8 @@ def on_stop_signal(callback: Callable[[], None]) -> Iterator[None]:
     def handle(_number: int, _frame: FrameType | None) -> None:
         callback()
 
-    before = {number: signal.signal(number, handle) for number in _STOP_SIGNALS}
+    hangup = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()
+    before = {number: signal.signal(number, handle) for number in (*_STOP_SIGNALS, *hangup)}
     try:
         yield
     finally:

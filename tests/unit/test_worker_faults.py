@@ -290,8 +290,9 @@ def test_jobs_of_a_worker_that_vanished_are_recovered(bench: Bench, ran: list[in
     assert ran == [0]
 
 
-def test_signals_stop_a_worker_in_the_main_thread_and_handlers_are_put_back(bench: Bench) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_stop_a_worker_in_the_main_thread_and_handlers_are_put_back(bench: Bench, number: int) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     running = threading.Event()
 
     @bench.tasks.task("t")
@@ -301,7 +302,7 @@ def test_signals_stop_a_worker_in_the_main_thread_and_handlers_are_put_back(benc
 
     def send() -> None:
         running.wait(10)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
     (job_id,) = bench.enqueue("t")
     sender = threading.Thread(target=send)
@@ -310,7 +311,16 @@ def test_signals_stop_a_worker_in_the_main_thread_and_handlers_are_put_back(benc
     assert worker.run() == 0
     sender.join()
     assert bench.queue.find(job_id).state == "ready"
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with on_stop_signal(lambda: None):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_no_handler_is_installed_outside_the_main_thread() -> None:
