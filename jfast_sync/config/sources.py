@@ -32,6 +32,7 @@ _WRONG_PREFIXES = ("JFAST_DATABASE_", "JFAST_PLUGIN_")
 # Kubernetes gives every pod such variables for every service; one may be called "jfast-queue".
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
+_SLIP = 0.85
 _SECRET_LIKE = re.compile(r"pass|pwd|secret|token|key|credential|dsn|url", re.IGNORECASE)
 
 
@@ -165,7 +166,12 @@ def _is_meant(name: str, value: str) -> bool:
         return False
     if name in _VARIABLES:
         return not (name.endswith("_PORT") and _SERVICE_LINK_VALUE.match(value))
-    return name.startswith((*_PREFIXES, *_WRONG_PREFIXES)) and not _SERVICE_LINK.search(name)
+    if _SERVICE_LINK.search(name):
+        return False
+    # Others may own a JFAST_ variable, but hardly one that is a slip away from a name of ours.
+    return name.startswith((*_PREFIXES, *_WRONG_PREFIXES)) or (
+        name.startswith("JFAST_") and bool(get_close_matches(name, _VARIABLES, n=1, cutoff=_SLIP))
+    )
 
 
 def _unknown_variable(found: Found, name: str, value: str) -> None:

@@ -180,6 +180,12 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, words: str) -
             'JFAST_QUEUE_BAKCEND = "x": no key has this name; did you mean JFAST_QUEUE_BACKEND?',
         ),
         ("JFAST_DATABASE_DSN", "x", "did you mean JFAST_DB_DSN?"),
+        (
+            "JFAST_DBDSN",
+            "postgresql://u:hunter2@h/x",
+            "JFAST_DBDSN = ***: no key has this name; did you mean JFAST_DB_DSN?",
+        ),
+        ("JFAST_QUEU_BACKEND", "memory", "did you mean JFAST_QUEUE_BACKEND?"),
         ("JFAST_PLUGIN_QUEUE_BACKEND", "x", "did you mean JFAST_QUEUE_BACKEND?"),
         (
             "JFAST_QUEUE_MAX_ATTEMPTS",
@@ -220,6 +226,7 @@ def test_a_value_that_is_overridden_is_checked_all_the_same(tmp_path: Path) -> N
     [
         ("JFAST_TEST_POSTGRES_URL", "x"),
         ("JFAST_SOMETHING", "x"),
+        ("JFAST_SECRET_KEY", "x"),
         ("JFAST_QUEUE_BACKEND", " "),
         ("JFAST_PORT", "tcp://10.0.0.1:80"),
         ("JFAST_QUEUE_PORT", "tcp://10.0.0.1:80"),
