@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from jfast_sync.config import Config
     from jfast_sync.config import Queue as QueueConfig
     from jfast_sync.core import JFast
-    from jfast_sync.scheduler import Scheduler
     from jfast_sync.sql.engine import Database
     from jfast_sync.worker import Worker
     from jfast_sync.worker.child import ChildLauncher
@@ -29,14 +27,11 @@ __all__ = [
     "database",
     "policy",
     "queue",
-    "scheduler",
     "set_up",
     "sized_for",
     "tick_store",
     "worker",
 ]
-
-log = logging.getLogger(__name__)
 
 _SPARE_CONNECTIONS: Final = 4
 _TICK_CONNECTIONS: Final = 8
@@ -233,34 +228,6 @@ def tick_store(config: Config, primary: Database | None) -> TickStore:
     from jfast_sync.ticks.memory import MemoryTickStore
 
     return MemoryTickStore()
-
-
-def scheduler(app: JFast) -> Scheduler | None:
-    """Build the scheduler of an app; None where the configuration has it off, which is said if schedules are declared.
-
-    Raises:
-        ConfigError: its store cannot be used.
-    """
-    if not app.config.queue.scheduler:
-        if declared := app.tasks.schedules():
-            log.warning(
-                "%d schedules are declared and do not run here: set [plugin.queue] scheduler = true in at least one "
-                "process (%s%s)",
-                len(declared),
-                ", ".join(schedule.name for schedule in declared[:5]),
-                ", ..." if len(declared) > 5 else "",
-            )
-        return None
-    from jfast_sync.scheduler import Scheduler
-
-    return Scheduler(
-        tick_store(app.config, app.database),
-        app.queue.backend,
-        app.tasks,
-        prepare=app.queue.prepare,
-        retention=timedelta(days=app.config.queue.scheduler_retention_days),
-        setup=app.setup,
-    )
 
 
 def policy(config: QueueConfig) -> Policy:

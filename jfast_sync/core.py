@@ -18,6 +18,7 @@ from jfast_sync.errors import ConfigError, JFastError, NotInJobError, NotProvide
 from jfast_sync.health import Check, Health
 from jfast_sync.observers import Observer, Observers
 from jfast_sync.redact import error_text
+from jfast_sync.scheduling import Scheduling
 from jfast_sync.tasks.registry import Registry
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ class JFast:
         self._is_set_up = False
         self._closing = threading.Event()
         self._workers: list[Worker] = []
-        self._scheduler: Scheduler | None = None
-        self._scheduler_asked = False
+        self.scheduling = Scheduling(self)
 
     # --- what an app gives and takes -------------------------------------------------------------------------
 
@@ -240,28 +240,19 @@ class JFast:
 
         Call it in the process that serves, after it has forked. It ends with :meth:`close`.
         """
-        with self._lock:
-            inherited = self._scheduler is not None and not self._scheduler.of_this_process
-            if inherited or not self._scheduler_asked:
-                self._scheduler_asked = True
-                self._scheduler = adapters.scheduler(self)
-                if self._scheduler is not None:
-                    self._scheduler.start()
-            return self._scheduler
+        return self.scheduling.start()
 
     def close(self) -> None:
         """Stop workers that were started here and let go of every connection; idempotent."""
         self._closing.set()
-        if self._scheduler is not None:
-            self._scheduler.stop()
+        self.scheduling.stop()
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:
             worker.join()
         self._workers.clear()
         self.relaying.stop()
-        if self._scheduler is not None:
-            self._scheduler.close()
+        self.scheduling.close()
         if self.bus is not None:
             self.bus.close()
         self.queue.backend.close()
@@ -306,8 +297,8 @@ class JFast:
         except JFastError as exc:
             meta = {"backend": backend.backend}
             return Health(status="unavailable", detail=error_text(exc), critical=True, meta=meta)
-        scheduling = self._scheduler.health() if self._scheduler is not None else None
-        remarks = [*stats.warnings, *([scheduling.detail] if scheduling is not None and scheduling.detail else [])]
+        scheduling = self.scheduling.health()
+        remarks = [*stats.warnings, *filter(None, [scheduling.detail])]
         if stats.dead:
             remarks.insert(0, f"{stats.dead} dead letters: see jfast-sync jobs dead")
         return Health(
@@ -321,11 +312,6 @@ class JFast:
                 "running": stats.running,
                 "dead": stats.dead,
                 "oldest_ready_seconds": stats.oldest_ready,
-                "scheduler": self._scheduling(scheduling),
+                "scheduler": scheduling.meta,
             },
         )
-
-    def _scheduling(self, health: Health | None) -> dict[str, Any]:
-        if health is not None:
-            return {"status": health.status, **health.meta}
-        return {"status": "off", "schedules": [schedule.name for schedule in self.tasks.schedules()[:100]]}
