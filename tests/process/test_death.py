@@ -45,8 +45,8 @@ def test_what_a_killed_worker_held_is_finished_by_another_within_a_lease(new_pro
     assert other.running
 
 
-def test_nobody_is_there_for_three_leases_and_then_one_comes(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=1)
+def test_nobody_is_there_for_three_leases_and_then_one_comes(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=1)
     jobs = project.enqueue("blocked_first", count=4)
     victim = project.worker("--threads", "4")
     project.wait_for("start", jobs)
@@ -73,8 +73,8 @@ def test_a_job_that_kills_its_process_is_started_max_attempts_times(new_project,
     assert last.running
 
 
-def test_the_dead_letter_names_the_signal_that_killed_its_process(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=1, max_attempts=2)
+def test_the_dead_letter_names_the_signal_that_killed_its_process(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=1, max_attempts=2)
     [job] = project.enqueue("bomb", {"signal": "SIGKILL"})
 
     restart_until_settled(project, job)
@@ -85,9 +85,9 @@ def test_the_dead_letter_names_the_signal_that_killed_its_process(new_project, d
     assert "SIGKILL" in row.error
 
 
-def test_a_job_allowed_one_start_that_kills_its_process_is_started_once_more_alone(new_project, dsn):
+def test_a_job_allowed_one_start_that_kills_its_process_is_started_once_more_alone(new_project, sqlite_dsn):
     """Without an earlier start there is no suspicion yet, and a lapse alone never condemns (docs/decisions)."""
-    project = new_project(dsn, visibility_timeout=1, max_attempts=1)
+    project = new_project(sqlite_dsn, visibility_timeout=1, max_attempts=1)
     [job] = project.enqueue("bomb")
 
     restart_until_settled(project, job)
@@ -97,8 +97,8 @@ def test_a_job_allowed_one_start_that_kills_its_process_is_started_once_more_alo
     assert row.attempts == 1
 
 
-def test_the_supervisor_restarts_what_a_bomb_killed(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=1, max_attempts=3)
+def test_the_supervisor_restarts_what_a_bomb_killed(new_project, sqlite_dsn):
+    project = new_project(sqlite_dsn, visibility_timeout=1, max_attempts=3)
     [bomb] = project.enqueue("bomb")
     others = project.enqueue("quick", {"seconds": 0.05}, count=20)
     worker = project.worker("--processes", "2", "--threads", "2")
@@ -132,9 +132,9 @@ def test_the_neighbours_of_a_bomb_are_not_condemned(new_project, dsn):
     assert last.running
 
 
-def test_a_job_met_by_three_dying_workers_is_not_condemned(new_project, dsn):
+def test_a_job_met_by_three_dying_workers_is_not_condemned(new_project, sqlite_dsn):
     """Killed from outside three times, it has its last start alone - and ends well."""
-    project = new_project(dsn, visibility_timeout=1, max_attempts=3)
+    project = new_project(sqlite_dsn, visibility_timeout=1, max_attempts=3)
     [job] = project.enqueue("plain", {"seconds": 0.8})
     for count in (1, 2):
         worker = project.worker()

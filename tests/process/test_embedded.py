@@ -72,8 +72,8 @@ def test_a_program_with_a_busy_worker_forks(new_project, postgres_dsn):
     assert {event.pid for event in project.events("start")} == {program.pid}
 
 
-def test_a_program_that_ends_gives_its_jobs_back(new_project, dsn):
-    project = new_project(dsn)
+def test_a_program_that_ends_gives_its_jobs_back(new_project, sqlite_dsn):
+    project = new_project(sqlite_dsn)
     [job] = project.enqueue("blocked")
     program = run(project, _STOPS, "ends")
 

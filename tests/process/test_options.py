@@ -21,13 +21,13 @@ def test_drain_ends_when_the_queue_is_empty(new_project, dsn):
     assert {row.attempts for row in project.store.jobs("dead")} == {3}
 
 
-def test_drain_on_an_empty_queue_ends_at_once(new_project, dsn):
-    project = new_project(dsn)
+def test_drain_on_an_empty_queue_ends_at_once(new_project, sqlite_dsn):
+    project = new_project(sqlite_dsn)
     project.drain(timeout=10)
 
 
-def test_drain_waits_for_what_another_worker_runs(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=1)
+def test_drain_waits_for_what_another_worker_runs(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=1)
     [job] = project.enqueue("blocked_first")
     other = project.worker()
     project.wait_for("start", [job])
@@ -66,8 +66,8 @@ def test_only_the_named_queues_are_served(new_project, dsn):
     assert set(project.starts()) == set(mail)
 
 
-def test_a_killed_child_is_replaced(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=1)
+def test_a_killed_child_is_replaced(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=1)
     worker = project.worker("--processes", "2", "--threads", "2")
     first = _wait_for_two_working(project)
     jobs = project.enqueue("blocked_first", count=1)
@@ -95,8 +95,8 @@ def _wait_for_two_working(project, known=frozenset()):
     return eventually(working, 20, until=lambda pids: len(pids) >= 2, what="two processes to work", interval=0.1)
 
 
-def test_sigterm_to_the_supervisor_drains_all(new_project, dsn):
-    project = new_project(dsn)
+def test_sigterm_to_the_supervisor_drains_all(new_project, sqlite_dsn):
+    project = new_project(sqlite_dsn)
     worker = project.worker("--processes", "2", "--threads", "2", "--grace", "1")
     _wait_for_two_working(project)
     blocked = project.enqueue("blocked", count=4)
@@ -110,8 +110,8 @@ def test_sigterm_to_the_supervisor_drains_all(new_project, dsn):
     assert worker.children() == []
 
 
-def test_children_do_not_outlive_their_supervisor(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=1)
+def test_children_do_not_outlive_their_supervisor(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=1)
     worker = project.worker("--processes", "2", "--threads", "2", "--grace", "1")
     _wait_for_two_working(project)
     children = worker.children()
@@ -125,8 +125,8 @@ def test_children_do_not_outlive_their_supervisor(new_project, dsn):
     assert {(row.status, row.attempts) for row in project.store.jobs() if row.id in blocked} == {("pending", 0)}
 
 
-def test_the_drain_of_several_processes_ends(new_project, dsn):
-    project = new_project(dsn)
+def test_the_drain_of_several_processes_ends(new_project, sqlite_dsn):
+    project = new_project(sqlite_dsn)
     jobs = project.enqueue("quick", {"seconds": 0.02}, count=60)
 
     project.drain("--processes", "2", "--threads", "2")

@@ -26,8 +26,8 @@ def test_every_thread_computes_without_end_and_the_drain_is_over_in_time(new_pro
     assert {(row.status, row.attempts) for row in project.store.jobs()} == {("pending", 0)}
 
 
-def test_leases_are_renewed_while_every_thread_computes(new_project, dsn):
-    project = new_project(dsn, visibility_timeout=2)
+def test_leases_are_renewed_while_every_thread_computes(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, visibility_timeout=2)
     jobs = project.enqueue("spins", {"listens": True}, count=8)
     worker = project.worker("--threads", "8", "--grace", "3")
     project.wait_for("start", jobs, 30)

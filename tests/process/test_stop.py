@@ -49,8 +49,8 @@ def test_the_short_job_finishes_and_the_long_one_is_given_back(new_project, dsn)
     assert project.starts() == {short: 1, long: 1}
 
 
-def test_what_a_drain_gave_back_runs_elsewhere_with_all_its_attempts(new_project, dsn):
-    project = new_project(dsn, max_attempts=1)
+def test_what_a_drain_gave_back_runs_elsewhere_with_all_its_attempts(new_project, sqlite_dsn):
+    project = new_project(sqlite_dsn, max_attempts=1)
     [job] = project.enqueue("blocked_first")
     first = project.worker("--grace", "0")
     project.wait_for("start", [job])
@@ -134,8 +134,8 @@ def test_an_idle_worker_stops_at_once(new_project, dsn):
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_one_ctrl_c_in_the_terminal_is_a_clean_drain(new_project, dsn, processes):
-    project = new_project(dsn)
+def test_one_ctrl_c_in_the_terminal_is_a_clean_drain(new_project, sqlite_dsn, processes):
+    project = new_project(sqlite_dsn)
     jobs = project.enqueue("quick", {"seconds": 1}, count=4)
     worker = project.worker("--threads", "2", "--processes", processes, "--grace", "10")
     project.wait_for("start", jobs[:2])
@@ -179,8 +179,8 @@ def test_sigterm_at_random_moments_loses_nothing_and_repeats_nothing(new_project
     stop_at_random_moments(new_project(dsn), runs=3, seed=56)
 
 
-def test_sigterm_before_the_worker_works_is_no_trouble(new_project, dsn):
-    project = new_project(dsn)
+def test_sigterm_before_the_worker_works_is_no_trouble(new_project, postgres_dsn):
+    project = new_project(postgres_dsn)
     jobs = project.enqueue("quick", count=5)
     for number in range(5):
         worker = project.worker()

@@ -26,8 +26,8 @@ def test_a_handler_that_wrote_and_sleeps_is_given_up_on_time(new_project, dsn):
     assert worker.running
 
 
-def test_the_attempt_after_a_timeout_is_not_blocked_by_the_one_before(new_project, dsn):
-    project = new_project(dsn, job_timeout=1, max_attempts=2, backoff_base=0)
+def test_the_attempt_after_a_timeout_is_not_blocked_by_the_one_before(new_project, postgres_dsn):
+    project = new_project(postgres_dsn, job_timeout=1, max_attempts=2, backoff_base=0)
     [job] = project.enqueue("writes_then_sleeps")
     project.worker("--threads", "4")
 
