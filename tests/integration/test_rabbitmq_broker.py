@@ -185,7 +185,7 @@ def test_a_cut_connection_costs_no_running_job(
     with opened(rabbitmq_server, url=rabbitmq_server.url_by_port(network.port)) as queue:
         queue.enqueue([a_job(id="running", max_attempts=3), a_job(id="finished")])
         leases = {lease.job.id: lease for lease in take(queue, 2)}
-        for _ in range(20):
+        for _ in range(5):
             generation = queue._ledger.generation
             network.cut()
             eventually(partial(_is_past, queue, generation), 20, what="a new connection")

@@ -40,7 +40,8 @@ class Contents:
         if not self._exists(names.directory):
             return
         with self._channel() as channel:
-            for queue in (*self._work_queues(), names.dead, names.directory):
+            told = [names.directory] if len(self._queues) > 1 else []
+            for queue in (*self._work_queues(), names.dead, *told):
                 channel.queue_delete(queue)  # also what is on its way back from a connection just closed
             for level in range(self._topology.cascade.levels):
                 channel.queue_purge(names.level(level))
