@@ -108,7 +108,8 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         if holds(self.database.path):
             raise UnsupportedError(
                 "this thread has a session open on the same SQLite file, and a transaction of the queue's own would "
-                "wait for it: pass session=, so that the job is part of that session's transaction"
+                "wait for it: pass session= to the task's enqueue, or call jf.outbox.enqueue(session, job), so "
+                "that the job is part of that session's transaction"
             )
         rows = [insertable(job) for job in jobs]
         stored = self._transact(lambda connection: self._insert(connection, rows))

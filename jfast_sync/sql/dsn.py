@@ -46,24 +46,36 @@ def libpq(dsn: str) -> str:
 
 
 def require_driver(url: URL) -> None:
-    """Import psycopg, or say which extra brings it.
+    """Import psycopg, or say which extra brings it; refuse options it does not know, which no waiting would mend.
 
     Raises:
         MissingDriverError: it is not installed.
+        ConfigError: the URL has an option that PostgreSQL's library does not know.
     """
     if url.get_backend_name() != "postgresql":
         return
     try:
-        import psycopg  # noqa: F401 - only whether it is there
+        import psycopg
     except ImportError as exc:
         raise MissingDriverError(
             f'PostgreSQL needs the psycopg driver ({exc}): pip install "jfast-sync[postgres]"'
         ) from exc
+    for name in url.query:
+        try:
+            psycopg.conninfo.make_conninfo(**{name: ""})
+        except psycopg.ProgrammingError:
+            raise ConfigError(
+                f"the database DSN {mask_dsn(url.render_as_string(hide_password=True))!r} has the option {name!r}, "
+                "which PostgreSQL's client library does not know"
+            ) from None
 
 
 def _postgres(url: URL) -> URL:
     if not url.database:
         raise ConfigError(f"the database DSN {mask_dsn(url.render_as_string(hide_password=True))!r} names no database")
+    if url.drivername == "postgresql+asyncpg" and "ssl" in url.query:  # asyncpg's word for it
+        mode = url.query["ssl"]
+        url = url.difference_update_query(["ssl"]).update_query_dict({"sslmode": mode})
     return url.set(drivername="postgresql+psycopg")
 
 

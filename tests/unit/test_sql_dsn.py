@@ -89,3 +89,20 @@ def test_behind_pgbouncer_nothing_is_prepared_and_no_option_is_sent() -> None:
         arguments.append(dict(given))
         assert "options" not in given
     assert len(arguments) == 2
+
+
+@pytest.mark.parametrize("option", ["foo=bar", "async_fallback=true"])
+def test_an_option_nobody_knows_is_a_wrong_configuration(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"has the option '{option.partition('=')[0]}'") as caught:
+        Database(f"postgresql://u:s3cret@h/x?{option}")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_options_of_the_client_library_are_kept() -> None:
+    text = "postgresql://u@/x?host=a&host=b&connect_timeout=3&sslmode=require&application_name=shop"
+    assert len(Database(text).engine.url.query["host"]) == 2
+
+
+def test_the_siblings_word_for_tls_is_understood() -> None:
+    url = Database("postgresql+asyncpg://u@h/x?ssl=require").engine.url
+    assert dict(url.query) == {"sslmode": "require"}
