@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and a terminal that is closed ask the worker to stop; only in the main thread, and only while it runs."""
+"""SIGTERM, SIGINT and a closed terminal ask the worker to stop; only in the main thread, and only while it runs."""
 
 from __future__ import annotations
 
