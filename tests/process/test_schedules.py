@@ -25,12 +25,8 @@ from tests.waiting import eventually
 GUNICORN = """
 bind = "{bind}"
 workers = 4
-preload_app = True
+preload_app = {preload}
 control_socket_disable = True
-
-
-def post_worker_init(worker):
-    worker.wsgi.extensions["jfast"].start_scheduler()
 """
 
 APP = """
@@ -85,10 +81,10 @@ class Fleet:
         self.stack.callback(process.close)
         return process
 
-    def serve(self) -> WorkerProcess:
-        """Start gunicorn with four serving processes that schedule, made from one preloaded app."""
+    def serve(self, *, preload: bool) -> WorkerProcess:
+        """Start gunicorn with four serving processes, which schedule by themselves."""
         (self.folder / "main.py").write_text(APP)
-        (self.folder / "gunicorn.conf.py").write_text(GUNICORN.format(bind=f"{HOST}:{free_port()}"))
+        (self.folder / "gunicorn.conf.py").write_text(GUNICORN.format(bind=f"{HOST}:{free_port()}", preload=preload))
         master = WorkerProcess(self.folder, "gunicorn", [str(PROGRAMS / "gunicorn"), "main:app"], {})
         self.stack.callback(master.close)
         return master
@@ -190,8 +186,9 @@ def test_after_a_time_without_anybody_one_tick_is_made_up_for(fleet: Fleet) -> N
 
 
 @pytest.mark.parametrize("fleet", ["postgresql"], indirect=True)
-def test_a_preloaded_server_ticks_once_in_all_its_processes_and_goes_on_when_one_is_killed(fleet: Fleet) -> None:
-    master = fleet.serve()
+@pytest.mark.parametrize("preload", [True, False], ids=["preloaded", "not preloaded"])
+def test_a_server_ticks_once_in_all_its_processes_and_goes_on_when_one_is_killed(fleet: Fleet, preload: bool) -> None:
+    master = fleet.serve(preload=preload)
     children = eventually(master.children, 30, until=lambda found: len(found) == 4)
     fleet.wait_for_ticks(3)
     between_ticks()
