@@ -303,7 +303,7 @@ def test_an_idle_claim_costs_few_commands_and_next_to_no_time(redis_url: str, re
     queue = RedisQueue(redis_url)
     settle(queue, take_one_of(queue), Done())
     claim(queue, 1, 0.1)
-    span, me = 2.5, psutil.Process()
+    span, me = 4.0, psutil.Process()
     until = Deadline(span)
     redis_server.command("CONFIG", "RESETSTAT")
     before, cpu = redis_server.command("INFO", "stats")["total_commands_processed"], me.cpu_times()
@@ -311,7 +311,7 @@ def test_an_idle_claim_costs_few_commands_and_next_to_no_time(redis_url: str, re
         assert claim(queue, 1, until.remaining(5)) == []
     after, used = redis_server.command("INFO", "stats")["total_commands_processed"], me.cpu_times()
     queue.close()
-    assert (after - before - 1) / span < 5, redis_server.command("INFO", "commandstats")
+    assert (after - before) / span <= 5  # those inside the scripts too
     assert (used.user + used.system - cpu.user - cpu.system) / span < 0.02
 
 
