@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from jfast_sync.errors import JFastError, PayloadError, UnavailableError, UnsupportedError
+from jfast_sync.errors import JFastError, UnavailableError, UnsupportedError
 from jfast_sync.job import DeadJob, Job, Lease
 from jfast_sync.loop import Deadline
 from jfast_sync.outcome import Done, Settlement
@@ -25,11 +25,11 @@ from jfast_sync.queues.rabbitmq.consumer import Consumer
 from jfast_sync.queues.rabbitmq.counts import Counts, Found
 from jfast_sync.queues.rabbitmq.dead import Graveyard
 from jfast_sync.queues.rabbitmq.directory import Directory
+from jfast_sync.queues.rabbitmq.intake import Intake
 from jfast_sync.queues.rabbitmq.ledger import Delivery, Ledger, Standing
 from jfast_sync.queues.rabbitmq.making import Maker
-from jfast_sync.queues.rabbitmq.message import Stored, milliseconds
 from jfast_sync.queues.rabbitmq.names import Names
-from jfast_sync.queues.rabbitmq.publisher import Message, Publisher, new_message_id
+from jfast_sync.queues.rabbitmq.publisher import Message, Publisher
 from jfast_sync.queues.rabbitmq.routing import Routing
 from jfast_sync.queues.rabbitmq.topology import Topology
 
@@ -79,6 +79,13 @@ class RabbitQueue:
             making=self._returning,
             give_back=self._give_back,
         )
+        self._intake = Intake(
+            self._routing,
+            self._ledger,
+            store=lambda messages: self._publish(self._settling, messages),
+            acknowledge=self._acknowledge,
+            take_back=self.consumer.take_back,
+        )
         self._graveyard = Graveyard(server, self._routing, self._settling)
         self._counts = Counts(self.topology, self._directory)
         self._counters = threading.Lock()
@@ -121,7 +128,7 @@ class RabbitQueue:
         while True:
             deliveries = self.consumer.claim(limit, deadline.remaining(), selection.queues)
             try:
-                leases = self._leases(deliveries)
+                leases = self._intake.leases(deliveries)
             finally:
                 self.consumer.passed_on()
             if leases or not deliveries:
@@ -274,62 +281,11 @@ class RabbitQueue:
             self._ledger.forget(held)
         return Settled.REFUSED
 
-    def _leases(self, deliveries: Sequence[Delivery]) -> list[Lease]:
-        """Turn deliveries into leases; what cannot start now is stored elsewhere, then acknowledged."""
-        now = datetime.now(UTC)
-        leases, elsewhere = [], []
-        for delivery in deliveries:
-            try:
-                stored = Stored.from_body(delivery.body)
-            except PayloadError as exc:
-                elsewhere.append((delivery, self._routing.undecodable(delivery, str(exc), now)))
-                continue
-            instead = self._instead(delivery, stored, now)
-            if instead is not None:
-                elsewhere.append((delivery, instead))
-            else:
-                leases.append(self._ledger.lease(delivery, stored, now))
-        try:
-            self._put_elsewhere(elsewhere)
-        except UnavailableError:
-            if not leases:
-                raise
-        return leases
-
-    def _instead(self, delivery: Delivery, stored: Stored, now: datetime) -> Message | None:
-        if stored.due_ms is not None:
-            early = stored.due_ms - milliseconds(now)
-            if early > self.topology.cascade.tick_ms:
-                due = datetime.fromtimestamp(stored.due_ms / 1000, UTC)
-                return self._routing.due(stored, due, now, new_message_id())
-        if self.topology.queue_type == "classic" and delivery.again and not delivery.forgiven:
-            # A classic queue does not count: the lapse is written down before the job starts again, or never ends.
-            return self._routing.again(delivery, stored.lapsed(1))
-        return None
-
-    def _put_elsewhere(self, moves: Sequence[tuple[Delivery, Message]]) -> None:
-        if not moves:
-            return
-        try:
-            self._publish(self._settling, [message for _, message in moves])
-        finally:
-            stored = [delivery for delivery, message in moves if message.stored]
-            for delivery in stored:
-                self._ledger.over(delivery.message_id)
-            self._acknowledge(stored)
-
     def _give_back(self, deliveries: Sequence[Delivery]) -> bool:
         """Store copies of what nobody claimed; called by the connection's thread."""
         try:
-            self._returning.publish([self._routing.again(each, self._counted(each)) for each in deliveries])
+            self._returning.publish(self._intake.copies(deliveries))
         except JFastError as exc:
             log.warning("%d deliveries are handed back uncounted: %s", len(deliveries), exc)
             return False
         return True
-
-    @staticmethod
-    def _counted(delivery: Delivery) -> Stored | None:
-        try:
-            return Stored.from_body(delivery.body).lapsed(delivery.lapses)
-        except PayloadError:
-            return None
