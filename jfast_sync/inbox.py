@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from jfast_sync.sql.engine import Database
 
-__all__ = ["claim_once", "claimed", "prune", "stored_key"]
+__all__ = ["claim_on", "claim_once", "claimed", "prune", "stored_key"]
 
 _LONGEST: Final = 128
 _SCOPED: Final = "@"
@@ -82,9 +82,17 @@ def claim_once(
     """
     if message_id is None:
         return True
-    row = _row(message_id, consumer, tenant_id)
     with translated():
         connection = session.connection()
+    return claim_on(connection, message_id, consumer=consumer, tenant_id=tenant_id, wait=wait)
+
+
+def claim_on(
+    connection: Connection, message_id: Any, *, consumer: str, tenant_id: str | _Current | None, wait: float = 5.0
+) -> bool:
+    """Claim as :func:`claim_once` does, in a connection's transaction; no session's rollback takes it back."""
+    row = _row(message_id, consumer, tenant_id)
+    with translated():
         if connection.dialect.name == "postgresql":
             return _claim_waiting(connection, row, wait)
         row["now"] = _micros(datetime.now(UTC))

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from jfast_sync.errors import UnavailableError
 from jfast_sync.sql import dsn as forms
-from jfast_sync.sql import sqlite_transactions
+from jfast_sync.sql import ownership, sqlite_transactions
 from jfast_sync.sql.failures import is_lost, is_passing, translate
 from jfast_sync.sql.pools import check_sqlite, given_engines, own_engines
 from jfast_sync.sql.session import AttemptTransaction, forget_sessions, hold, ring_after
@@ -47,7 +47,7 @@ class Database:
         application_name: how the connections show in ``pg_stat_activity``.
 
     Raises:
-        ConfigError: the DSN cannot be used.
+        ConfigError: the DSN cannot be used, or the engine is one for AUTOCOMMIT.
         MissingDriverError: psycopg is not installed.
         UnavailableError: this Python's SQLite is older than 3.35.
 
@@ -70,6 +70,7 @@ class Database:
             self.engine, self.control = own_engines(url, pool_size, pgbouncer, application_name)
         else:
             self.engine, self.control = given_engines(dsn)
+        ownership.watch(self.engine)
         self.dialect: str = self.engine.dialect.name
         self.path: str | None = None
         if self.dialect == "sqlite":

@@ -14,6 +14,7 @@ from sqlalchemy.pool import QueuePool, SingletonThreadPool, StaticPool
 from jfast_sync.errors import ConfigError, UnavailableError
 from jfast_sync.sql import sqlite_transactions
 from jfast_sync.sql.failures import sqlstate
+from jfast_sync.sql.ownership import refuse_autocommit
 from jfast_sync.sql.sqlite_guard import GuardedConnection
 
 __all__ = ["check_sqlite", "given_engines", "own_engines"]
@@ -78,6 +79,7 @@ def given_engines(engine: Engine) -> tuple[Engine, Engine]:
         engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
     ):
         raise ConfigError("SQLite in memory gives every thread a database of its own; use a file")
+    refuse_autocommit(engine)
     # A pool of its own made the same way: the user's connect_args, events and prepare_threshold hold in it as well.
     control = create_engine(engine.url, pool=engine.pool.recreate(), hide_parameters=True)
     return engine.execution_options(), control

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from jfast_sync.errors import UnavailableError
 from jfast_sync.sql import sqlite_transactions
 from jfast_sync.sql.failures import translated
+from jfast_sync.sql.ownership import own
 from jfast_sync.sql.sqlite_guard import GuardedConnection
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class AttemptTransaction:
 
     Made, used, committed and closed by the runner's thread. :meth:`cancel` and :meth:`terminate` come from another
     thread; a lock of the attempt's own makes sure that they never reach the connection's next user.
+
+    ``connection`` is for what no rollback of the handler's may undo; the session's own work is a savepoint inside it.
     """
 
     def __init__(self, database: Database, tenant_id: str | None = None) -> None:
@@ -83,16 +86,21 @@ class AttemptTransaction:
         self._key = _take(database.path)
         try:
             with translated():
-                self._connection = database.engine.connect()
-                self._transaction = self._connection.begin()
+                self.connection = database.engine.connect()
+                self._owner = own(self.connection)
+                try:
+                    self._transaction = self.connection.begin()
+                except BaseException:
+                    self.connection.close()
+                    raise
         except BaseException:
             _give(self._key)
             raise
-        driver: Any = self._connection.connection.driver_connection
+        driver: Any = self.connection.connection.driver_connection
         self._driver = driver
-        self._info = self._connection.info
+        self._info = self.connection.info
         self._backend: int | None = driver.info.backend_pid if database.dialect == "postgresql" else None
-        self.session = Session(self._connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
+        self.session = Session(self.connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
         self.session.info[_JOINED] = True
 
     def commit(self) -> None:
@@ -102,16 +110,19 @@ class AttemptTransaction:
             sqlalchemy.exc.DBAPIError: the server refused, or its answer was lost.
         """
         self.session.commit()
+        self._owner.ending = True
         self._transaction.commit()
         ring_after(self.session)
 
     def rollback(self) -> None:
         """Undo everything; harmless after a commit and on a broken connection."""
+        self._owner.ending = True
         with suppress(Exception):
             self.session.close()
         with suppress(Exception):
-            if self._transaction.is_active:
-                self._transaction.rollback()
+            # Also where a commit has failed: the driver may still hold its transaction open, and locks with it.
+            if (transaction := self.connection.get_transaction()) is not None:
+                transaction.rollback()
 
     def close(self) -> None:
         """Roll back what was not committed and give the connection back; idempotent."""
@@ -123,8 +134,8 @@ class AttemptTransaction:
         try:
             with suppress(Exception):
                 if self._terminated:
-                    self._connection.invalidate()
-                self._connection.close()
+                    self.connection.invalidate()
+                self.connection.close()
         finally:
             _give(self._key)
 

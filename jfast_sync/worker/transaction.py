@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from jfast_sync.backoff import backoff
 from jfast_sync.errors import ConfigError, LeaseLostError, UnavailableError
-from jfast_sync.inbox import claim_once, claimed
+from jfast_sync.inbox import claim_on, claimed
 from jfast_sync.job import Lease
 from jfast_sync.outcome import Done, Outcome, Release, Retry, decide
 from jfast_sync.ports import Queue, SharesTransaction
@@ -78,7 +78,7 @@ class Transactions:
         transaction = self._open(self._database, attempt.lease)
         try:
             attempt.attach(transaction)
-            fresh = self._claim(transaction.session, attempt, key)
+            fresh = self._claim(transaction, attempt, key)
             if attempt.stop is not None:
                 raise NotBegun(Release())
             if fresh:
@@ -120,8 +120,7 @@ class Transactions:
 
     def _open(self, database: Database, lease: Lease) -> AttemptTransaction:
         try:
-            if lease.lapses:  # whoever ran it before may be paused, and hold the key and rows this start needs
-                end_stale(database, lease.job.id)
+            end_stale(database, lease)  # whoever ran it before may be paused, and hold the key and rows we need
             transaction = database.attempt(tenant_id=lease.job.tenant_id)
         except UnavailableError as exc:
             self._refusals += 1  # growing pauses, or a queue elsewhere would hand the same jobs round and round
@@ -133,16 +132,21 @@ class Transactions:
         queue = self._queue
         return queue if isinstance(queue, SharesTransaction) and queue.shares(session) else None
 
-    def _claim(self, session: Session, attempt: Attempt, key: str | None) -> bool:
-        """Claim before the handler runs, so that a duplicate runs nothing and a concurrent one waits here."""
+    def _claim(self, transaction: AttemptTransaction, attempt: Attempt, key: str | None) -> bool:
+        """Claim before the handler runs, so that a duplicate runs nothing and a concurrent one waits here.
+
+        On the connection and not in the session, whose rollback by the handler would take the claims back.
+        """
         job = attempt.lease.job
-        wanted = [] if self._shared(session) is not None else [(job.id, JOBS)]
-        if key is not None:
-            wanted.append((key, attempt.task.name if attempt.task is not None else job.task))
+        task = attempt.task
+        wanted = [] if self._shared(transaction.session) is not None else [(job.id, JOBS, job.tenant_id)]
+        if key is not None and task is not None:
+            # A subscriber's claim is shared with the asynchronous sibling's, which knows of no tenants.
+            wanted.append((key, task.name, None if task.subscribes_to is not None else job.tenant_id))
         try:
-            mark(session, job.id)
-            for message_id, consumer in wanted:
-                if not claim_once(session, message_id, consumer=consumer, tenant_id=job.tenant_id):
+            mark(transaction.connection, attempt.lease)
+            for message_id, consumer, tenant_id in wanted:
+                if not claim_on(transaction.connection, message_id, consumer=consumer, tenant_id=tenant_id):
                     return False
         except UnavailableError as exc:  # a lock timeout is one: somebody's transaction holds the key
             raise NotBegun(_put_off(exc, 1)) from exc

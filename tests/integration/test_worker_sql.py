@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from jfast_sync import inbox
 from jfast_sync.job import Job, Lease, RunningJob
-from jfast_sync.outcome import Policy
+from jfast_sync.outcome import Policy, Release, Settlement
 from jfast_sync.ports import DeadFilter, Selection
 from jfast_sync.queues.memory import MemoryQueue
 from jfast_sync.queues.sql import SqlQueue
@@ -280,13 +281,13 @@ def test_somebody_elses_key_is_waited_for_without_spending_an_attempt(
 
     met: list[int] = []
 
-    def claim_once(session: Session, message_id: Any, **options: Any) -> bool:
+    def claim_on(connection: Connection, message_id: Any, **options: Any) -> bool:
         if not met:
             met.append(1)
             raise LockTimeout("held by another transaction")
-        return inbox.claim_once(session, message_id, **options)
+        return inbox.claim_on(connection, message_id, **options)
 
-    monkeypatch.setattr(transaction, "claim_once", claim_once)
+    monkeypatch.setattr(transaction, "claim_on", claim_on)
     seen: list[int] = []
 
     @bench.tasks.task("keyed", idempotent_on=lambda payload: "k")
@@ -422,10 +423,13 @@ def test_what_a_paused_worker_left_open_is_ended_by_the_jobs_next_start(postgres
 
     with database.session() as session:
         session.execute(text("CREATE TABLE taken (n integer PRIMARY KEY)"))
-    (job_id,) = bench.enqueue("keyed", id="x" * 128)
-    paused, neighbour = database.attempt(), database.attempt()
-    for transaction, name in ((paused, job_id), (neighbour, "another job")):
-        holders.mark(transaction.session, name)
+    bench.enqueue("keyed", id="x" * 128)
+    (lease,) = queue.claim(1, 0.0, Selection(worker="w"))
+    queue.settle([Settlement(lease, Release())])
+    paused, neighbour, successor = database.attempt(), database.attempt(), database.attempt()
+    holders.mark(paused.connection, lease)
+    holders.mark(neighbour.connection, replace(lease, job=replace(lease.job, id="another")))
+    holders.mark(successor.connection, replace(lease, lapses=2))  # this start was overtaken while it was paused
     assert inbox.claim_once(paused.session, "str:key", consumer="keyed", tenant_id=None)
     paused.session.execute(text("INSERT INTO taken VALUES (1)"))
     database.transact(lambda connection: connection.execute(text("UPDATE jfast_jobs SET lapses = 1")))
@@ -434,10 +438,11 @@ def test_what_a_paused_worker_left_open_is_ended_by_the_jobs_next_start(postgres
         assert (counts.done, counts.skipped, counts.retried) == (1, 0, 0)
         with pytest.raises(OperationalError):
             paused.commit()
-        neighbour.session.execute(text("SELECT 1"))
-        neighbour.commit()
+        for untouched in (neighbour, successor):
+            untouched.session.execute(text("SELECT 1"))
+            untouched.commit()
     finally:
-        paused.close()
-        neighbour.close()
+        for transaction in (paused, neighbour, successor):
+            transaction.close()
         queue.close()
         database.dispose()

@@ -1,0 +1,82 @@
+"""Who may end a transaction: a handler works inside the worker's, and only the worker commits or rolls it back.
+
+A session's own ``commit()`` and ``rollback()`` are savepoints there. What goes past the session - its connection's
+``commit()``, a ``COMMIT`` as text - would make writes durable before the fence has held, and is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, event
+
+from jfast_sync.errors import ConfigError, UnsupportedError
+
+__all__ = ["Owner", "own", "refuse_autocommit", "watch"]
+
+_OWNER: Final = "jfast_owner"
+_ENDS: Final = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+    r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_REFUSAL: Final = (
+    "the transaction of a TaskSession is the worker's: it commits when the handler has returned and rolls back when it "
+    "raises; use session.commit() and session.rollback(), which are savepoints inside it"
+)
+_AUTOCOMMIT: Final = (
+    "the engine is in AUTOCOMMIT, where every statement is durable by itself and no transaction can hold a job "
+    "together with its effects; give jfast-sync an engine without it"
+)
+
+
+@dataclass(slots=True)
+class Owner:
+    """The right to end one connection's transaction; ``ending`` while its holder does so."""
+
+    ending: bool = False
+
+
+def own(connection: Connection) -> Owner:
+    """Let nobody end the connection's transaction but the holder of what is returned."""
+    owner = Owner()
+    connection.execution_options(**{_OWNER: owner})
+    return owner
+
+
+def watch(engine: Engine) -> None:
+    """Have an engine's connections keep to this, and refuse to begin a transaction that would be none."""
+    event.listen(engine, "begin", _refuse_autocommit)
+    event.listen(engine, "commit", _refuse_others)
+    event.listen(engine, "rollback", _refuse_others)
+    event.listen(engine, "before_cursor_execute", _refuse_text)
+
+
+def refuse_autocommit(engine: Engine) -> None:
+    """Refuse an engine that was made for AUTOCOMMIT, before anything connects.
+
+    Raises:
+        ConfigError: it was.
+    """
+    made_for = getattr(engine.dialect, "_on_connect_isolation_level", None)
+    if "AUTOCOMMIT" in (made_for, engine.get_execution_options().get("isolation_level")):
+        raise ConfigError(_AUTOCOMMIT)
+
+
+def _refuse_autocommit(connection: Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    if getattr(driver, "autocommit", False) is True:
+        raise ConfigError(_AUTOCOMMIT)
+
+
+def _refuse_others(connection: Connection) -> None:
+    owner: Owner | None = connection.get_execution_options().get(_OWNER)
+    if owner is not None and not owner.ending:
+        raise UnsupportedError(_REFUSAL)
+
+
+def _refuse_text(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+    if _ENDS.match(statement):
+        _refuse_others(connection)
