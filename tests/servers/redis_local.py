@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.servers.clusters import _LOCK as LOCK
+from tests.servers.clusters import claim
 from tests.servers.errors import ServerUnavailable
 from tests.servers.network import HOST, free_port
 from tests.servers.processes import forget, kill_tree, register
@@ -25,6 +29,7 @@ ADVICE = f"""Redis is needed by the tests and was not found. One of these helps:
   brew install redis                     (macOS)
   export JFAST_TEST_REDIS_URL=redis://host:6379/9   (a database the tests may empty)"""
 
+_PREFIX, _PID = "jfast-redis-", "pid"
 SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 
@@ -64,12 +69,29 @@ def _in_wheel() -> Path | None:
     return programs[0] if programs else None
 
 
+def _sweep(parent: Path) -> None:
+    """End and remove the servers of sessions that were killed: nobody holds the lock in their folder any more."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError, PermissionError), (folder / LOCK).open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            with contextlib.suppress(FileNotFoundError, ValueError, psutil.Error):
+                process = psutil.Process(int((folder / _PID).read_text()))
+                if Path(process.cwd()) == folder:  # the number may be somebody else's by now
+                    kill_tree(process)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class LocalRedis(RedisServer):
     """A server of our own with an append-only file; its settings are given on the command line."""
 
     def __init__(self, program: Path, **settings: str) -> None:
         self._program = program
-        self._folder = Path(tempfile.mkdtemp(prefix="jfast-redis-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        _sweep(self._folder.parent)
+        self._owner = claim(self._folder)
         self._process: subprocess.Popen[bytes] | None = None
         self.settings = {**SETTINGS, **{name.replace("_", "-"): value for name, value in settings.items()}}
         super().__init__(f"redis://{HOST}:{free_port()}/0")
@@ -88,6 +110,7 @@ class LocalRedis(RedisServer):
         if self.running:
             return
         options = {**self.settings, "bind": HOST, "port": str(self.port), "dir": str(self._folder)}
+        options["pidfile"] = str(self._folder / _PID)
         words = [part for name, value in options.items() for part in (f"--{name}", value)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -120,6 +143,7 @@ class LocalRedis(RedisServer):
         """Kill it - nobody needs the data - and remove its folder."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._owner.close()
 
     @property
     def running(self) -> bool:
