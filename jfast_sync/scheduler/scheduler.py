@@ -32,6 +32,7 @@ log = logging.getLogger("jfast_sync.scheduler")
 _LONGEST_SLEEP: Final = 30.0  # seconds; a clock that was changed is noticed after this long
 _PRUNE_EVERY: Final = 3600.0
 _SHOWN: Final = 100
+_SAID: Final = 5
 _COUNTED: Final = 100
 _ASKED_AT_ONCE: Final = 1000
 
@@ -211,7 +212,9 @@ class Scheduler:
             return Health(status="degraded", detail="the scheduler was started before a fork and does not run here")
         entries = list(self._timetable.entries) if self._timetable is not None else []
         failing = [entry for entry in entries if entry.error is not None]
-        troubles = [f"schedule {entry.schedule.name} fails: {entry.error}" for entry in failing[:_SHOWN]]
+        troubles = [f"schedule {entry.schedule.name} fails: {entry.error}" for entry in failing[:_SAID]]
+        if len(failing) > _SAID:
+            troubles.append(f"{len(failing) - _SAID} more schedules fail")
         if self._loop.last_error is not None:
             troubles.insert(0, f"the scheduler fails: {self._loop.last_error}")
         if not self._loop.alive:

@@ -14,6 +14,7 @@ from jfast_sync.job import Job
 from jfast_sync.ports import Claimed, TickStore
 from jfast_sync.schedules.ticks import tick_id
 from tests.contract.tick_stores import TICK_STORES, SqlTicks, Ticks
+from tests.waiting import eventually
 
 TICK = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -149,6 +150,27 @@ def test_pruning_keeps_what_is_young_and_each_schedules_latest(ticks: Ticks) -> 
     }
     assert claim(store, now - timedelta(days=31), name="monthly") is Claimed.LOST
     assert claim(store, now - timedelta(days=45), name="monthly") is Claimed.LOST
+
+
+def test_on_redis_a_process_that_dies_inside_a_claim_delays_its_tick_and_loses_nothing(redis_url: str) -> None:
+    from redis import Redis
+
+    from jfast_sync.ticks.redis import RedisTickStore
+
+    with Redis.from_url(redis_url) as client:
+        store = RedisTickStore(client)
+        open_claim = store.claiming("nightly", TICK, by="doomed")
+        assert open_claim.__enter__().outcome is Claimed.WON  # and never left
+        assert claim(store) is Claimed.BUSY
+        [reservation] = client.keys("*claiming*")
+        assert 5_000 < client.pttl(reservation) <= 15_000
+        client.pexpire(reservation, 1)
+        assert eventually(lambda: claim(store), until=lambda found: found is not Claimed.BUSY) is Claimed.WON
+        assert client.ttl(next(iter(client.keys("*latest*")))) == -1
+        # It was only paused: what it confirms now moves nothing back.
+        assert claim(store, TICK + MINUTE) is Claimed.WON
+        open_claim.__exit__(None, None, None)
+        assert store.latest(["nightly"]) == {"nightly": TICK + MINUTE}
 
 
 def test_a_claim_and_its_job_are_one_transaction(sql: SqlTicks) -> None:

@@ -236,6 +236,20 @@ def test_a_schedule_that_fails_is_tried_again_and_touches_no_other(
     }
 
 
+def test_many_failing_schedules_are_counted(bench: Bench) -> None:
+    for number in range(8):
+        bench.schedule(f"bad-{number}", every=MINUTE)
+    failing(bench, {})
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(60)
+    scheduler._step()
+    health = scheduler.health()
+    assert health.detail.count("the queue is away") == 5
+    assert health.detail.endswith("3 more schedules fail")
+    assert len(health.meta["schedules"]) == 8
+
+
 def test_a_repetition_does_not_wait_for_a_clock_that_was_put_back(bench: Bench) -> None:
     bench.schedule("bad", every=MINUTE)
     mend = failing(bench, {})

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jfast_sync.errors import DeclarationError, ScheduleError
 from jfast_sync.schedules import Cron
@@ -154,6 +156,25 @@ def test_a_hostile_expression_is_answered_at_once_and_briefly(expression):
 )
 def test_two_ways_to_write_the_same(one, other):
     assert list(islice(Cron(one).next_many(START), 40)) == list(islice(Cron(other).next_many(START), 40))
+
+
+_WORDS = st.sampled_from("* 0 5 31 12 7 jan Sun 99 - / , L W # ? @daily".split())
+_FIELD = st.lists(_WORDS, min_size=1, max_size=4).map("".join)
+_EXPRESSION = st.lists(_FIELD, min_size=4, max_size=6).map(" ".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_EXPRESSION | st.text())
+def test_whatever_is_written_ticks_or_is_refused(expression):
+    try:
+        cron = Cron(expression)
+    except ScheduleError as error:
+        refused = str(error)
+        assert refused.startswith("cron expression") and len(refused) < 400  # noqa: PT017 - or it ticks
+        return
+    ticks = list(islice(cron.next_many(START), 3))
+    assert START < ticks[0] < ticks[1] < ticks[2]
+    assert all(cron._fields.fit(tick) for tick in ticks)
 
 
 def test_the_leap_day_is_found_across_a_century_without_one():
