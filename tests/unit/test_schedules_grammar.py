@@ -158,7 +158,7 @@ def test_two_ways_to_write_the_same(one, other):
     assert list(islice(Cron(one).next_many(START), 40)) == list(islice(Cron(other).next_many(START), 40))
 
 
-_WORDS = st.sampled_from("* 0 5 31 12 7 jan Sun 99 - / , L W # ? @daily".split())
+_WORDS = st.sampled_from([*"*057-/,LW#?", "31", "12", "99", "jan", "Sun", "@daily"])
 _FIELD = st.lists(_WORDS, min_size=1, max_size=4).map("".join)
 _EXPRESSION = st.lists(_FIELD, min_size=4, max_size=6).map(" ".join)
 
@@ -170,7 +170,7 @@ def test_whatever_is_written_ticks_or_is_refused(expression):
         cron = Cron(expression)
     except ScheduleError as error:
         refused = str(error)
-        assert refused.startswith("cron expression") and len(refused) < 400  # noqa: PT017 - or it ticks
+        assert refused.startswith("cron expression") and len(refused) < 400
         return
     ticks = list(islice(cron.next_many(START), 3))
     assert START < ticks[0] < ticks[1] < ticks[2]
