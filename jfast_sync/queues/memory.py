@@ -81,7 +81,8 @@ class MemoryQueue:
                     self.store.bells.add(self._bell)
                     pause = self._until_next(deadline)
                 with suppress(Empty):
-                    woken = self._bell.get(timeout=pause) or self._heard()
+                    if self._bell.get(timeout=pause) or self._heard():
+                        return []  # a worker that stops must not take what it has just released
         finally:
             with self.store.lock:
                 self.store.bells.discard(self._bell)
