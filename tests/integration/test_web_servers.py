@@ -155,6 +155,7 @@ def test_ready_names_what_answers(shop: Shop) -> None:
     assert response.json is not None
     assert {name: check["status"] for name, check in response.json["checks"].items()} == {
         "database": "ok",
+        "outbox": "ok",
         "queue": "ok",
     }
 
@@ -183,11 +184,14 @@ def test_ready_answers_within_three_seconds_of_a_server_that_never_replies(
             assert response.status_code == 503
             assert response.json is not None
             assert response.json["status"] == "unavailable"
-            assert all(check["critical"] for check in response.json["checks"].values())
+            assert {name for name, check in response.json["checks"].items() if check["critical"]} == {
+                "database",
+                "queue",
+            }
             assert not password or f":{password}@" not in response.text
         asking = sorted({thread.name for thread in threading.enumerate()} - before)
-        assert asking == ["jfast-ask-database", "jfast-ask-queue"]
-        assert threading.active_count() == len(before) + 2
+        assert asking == ["jfast-ask-database", "jfast-ask-outbox", "jfast-ask-queue"]
+        assert threading.active_count() == len(before) + 3
         line.restore()
         eventually(lambda: client.get("/ready").status_code, 15, until=lambda status: status == 200, what="200 again")
     finally:
