@@ -9,9 +9,10 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from jfast_sync.errors import ConfigError, MissingDriverError
+from jfast_sync.errors import ConfigError, JFastError, MissingDriverError
 from jfast_sync.outcome import Policy
 from jfast_sync.ports import Queue, SharesTransaction, TickStore
+from jfast_sync.redact import error_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -158,8 +159,10 @@ def _own_queue(target: str, config: Config) -> Queue:
     module, _, name = target.partition(":")
     try:
         made = getattr(import_module(module), name)(config)
-    except (ImportError, AttributeError) as exc:
-        raise ConfigError(f'[plugin.queue] backend = "{target}" cannot be loaded: {exc}') from exc
+    except JFastError:
+        raise
+    except Exception as exc:
+        raise ConfigError(f'[plugin.queue] backend = "{target}" cannot be loaded: {error_text(exc)}') from exc
     if not isinstance(made, Queue):
         raise ConfigError(
             f'[plugin.queue] backend = "{target}" is not a queue: it lacks methods of jfast_sync.ports.Queue'

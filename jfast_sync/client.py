@@ -48,6 +48,8 @@ class QueueClient:
         Raises:
             PayloadError: the payload cannot be stored; the message names the path inside it.
         """
+        if not isinstance(job, Job):
+            raise TypeError(f'expected a Job, got {job!r:.80}; write Job(task="...", payload={{...}})')
         task = self._tasks.find(job.task)
         own = task.max_attempts if task is not None else None
         return replace(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from jfast_sync import adapters, context, messaging
 from jfast_sync.client import QueueClient
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JFast"]
 
+_OWN_NAMES: Final = frozenset({"database", "queue", "tasks", "outbox", "events"})
 _FACTORIES = (FunctionType, BuiltinFunctionType, MethodType)
 
 
@@ -116,7 +117,12 @@ class JFast:
 
         A function, method or class is a factory: called once, without arguments, when first required. Anything else
         is the object itself (wrap a callable object as ``lambda: it``).
+
+        Raises:
+            ConfigError: the name is one of the app's own: database, queue, tasks, outbox, events.
         """
+        if name in _OWN_NAMES:
+            raise ConfigError(f"provide({name!r}, ...): that name is the app's own; choose another")
         with self._lock:
             self._provided.pop(name, None)
             self._factories.pop(name, None)
@@ -142,6 +148,8 @@ class JFast:
         return self._observe("dead", callback)
 
     def _observe(self, moment: Any, callback: Observer) -> Observer:
+        if not callable(callback):
+            raise ConfigError(f"on_{moment}({callback!r:.80}): give a function that takes the event")
         self.observers.add(moment, callback)
         return callback
 

@@ -81,6 +81,7 @@ class Outbox:
     def enqueue_many(self, session: Session, jobs: Iterable[Job]) -> list[str]:
         """Store many jobs in the session's transaction and return their ids, in order."""
         prepared = [self._queue.prepare(job) for job in jobs]
+        _check_session(session)
         backend = self._queue.backend
         if isinstance(backend, SharesTransaction) and backend.shares(session):
             backend.enqueue_in(session, prepared)
@@ -106,6 +107,7 @@ class Outbox:
             PayloadError: the event's data or the topic cannot be stored; nothing was written.
             UnsupportedError: neither the queue nor the outbox lives in the session's database.
         """
+        _check_session(session)
         _check_topic(topic)
         checked = replace(event, data=encode(event.data, max_bytes=self._max_bytes))
         subscribers = self._tasks.subscribers(event.type)
@@ -176,3 +178,8 @@ def _subscriber_job(task: Task, topic: str, event: Event) -> Job:
 def _check_topic(topic: object) -> None:
     if not isinstance(topic, str) or not topic or len(topic) > _LONGEST_TOPIC or not topic.isprintable():
         raise PayloadError(f"a topic is 1 to {_LONGEST_TOPIC} printable characters, got {topic!r:.80}")
+
+
+def _check_session(session: object) -> None:
+    if not hasattr(session, "connection"):
+        raise TypeError(f"expected a SQLAlchemy session as the first argument, got {session!r:.80}")
