@@ -139,6 +139,7 @@ def test_a_worker_says_that_its_scheduler_is_off(project: Project) -> None:
     assert worker.stderr is not None
     line = next(line for line in worker.stderr if "schedules are declared" in line)
     assert "2 schedules are declared and do not run here" in line
+    assert next(line for line in worker.stderr if "1 threads on sqlite" in line)  # it handles signals from here on
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=30)
     assert worker.returncode == 0
