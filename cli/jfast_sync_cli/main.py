@@ -16,6 +16,7 @@ COMMANDS = {
     "stats": "Show how many jobs are waiting, running and dead.",
     "jobs": "List, show, replay, cancel and discard jobs.",
     "schedules": "List schedules, preview their ticks, and run one by hand.",
+    "outbox": "Show what waits to be sent; retry and discard what was given up.",
     "tasks": "List the tasks this project declares.",
     "config": "Show the configuration and where each value comes from.",
     "db": "Create, upgrade and inspect the database's tables.",

@@ -281,9 +281,8 @@ def test_published_again_after_the_jobs_are_done_it_queues_nothing(jf, queue):
 
 def test_an_event_that_reaches_nobody_is_refused_and_nothing_is_written(dsn):
     with isolated(), opened(dsn) as (jf, _):
-        with jf.session() as session:
-            with pytest.raises(UndeliverableEvent, match=r'@subscribe\("x"\)'):
-                jf.outbox.publish(session, "t", Event(type="x"))
+        with jf.session() as session, pytest.raises(UndeliverableEvent, match=r'@subscribe\("x"\)'):
+            jf.outbox.publish(session, "t", Event(type="x"))
         assert jf.messages.stats().pending == 0
 
 
