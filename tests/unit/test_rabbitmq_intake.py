@@ -53,7 +53,8 @@ def test_a_good_delivery_is_a_lease() -> None:
     desk = Desk()
     [lease] = desk.intake.leases([desk.delivery(GOOD, counted=1, again=True)])
     assert (lease.job.attempts, lease.lapses) == (2, 1)
-    assert desk.stored == desk.acknowledged == []
+    assert not desk.stored
+    assert not desk.acknowledged
 
 
 def test_what_is_no_job_is_stored_among_the_dead_then_acknowledged() -> None:

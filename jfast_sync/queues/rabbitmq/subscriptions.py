@@ -94,12 +94,12 @@ class Subscriptions:
             if not self.is_hungry_on((work,)):
                 self.consume(work, 1)
 
-    def retire(self, keep: frozenset[WorkQueue] = frozenset()) -> bool:
+    def retire(self, keep: frozenset[WorkQueue] = frozenset(), *, least: int = 1) -> bool:
         """Cancel what can be cancelled on all queues but those to ``keep``; return whether more is left to cancel.
 
         Not while a message may be on its way: the broker takes back what it had sent to a consumer that is cancelled,
         and counts that as a delivery, which looks like the crash of a worker. A consumer without credit is safe, and
-        one of larger credit is when nothing has moved for a moment. One that waits for a single message is left.
+        one of larger credit is when nothing has moved for a moment. Those that wait for no more than ``least`` are left.
         """
         quiet = time.monotonic() - self._moved >= _QUIET
         left = False
@@ -107,10 +107,10 @@ class Subscriptions:
             consumer = self._consumers[tag]
             if consumer.work in keep:
                 continue
-            if consumer.credit <= 0 or (quiet and consumer.prefetch > 1):
+            if consumer.credit <= 0 or (quiet and consumer.prefetch > least):
                 self._cancel(tag)
             else:
-                left = left or consumer.prefetch > 1
+                left = left or consumer.prefetch > least
         return left
 
     def cancel(self) -> None:

@@ -40,6 +40,7 @@ T = TypeVar("T")
 _AGAIN_BASE, _AGAIN_CAP = 0.1, 5.0
 _GATHER: Final = 0.25  # seconds to wait for the rest of what a look has counted
 _GLANCE: Final = 0.02
+_LEAVE: Final = 0.5
 _SEEK_EVERY: Final = 1.0
 
 
@@ -155,11 +156,18 @@ class ConsumingThread:
         with suppress(JFastError):
             if self._connection is not None:
                 self._work_off_orders()
-                assert self._subscriptions is not None
-                self._subscriptions.retire()
-                self._subscriptions.barrier()
-                self._return_unclaimed()
+                self._leave(self._connection)
         self._lost(UnavailableError("the queue was closed"))
+
+    def _leave(self, connection: Connection) -> None:
+        """Take nothing any more, then give back what was taken: in this order, or it would be handed to us again."""
+        assert self._subscriptions is not None
+        deadline = Deadline(_LEAVE)
+        while self._subscriptions.retire(least=0) and not deadline.passed:
+            connection.pump(0.01)
+        self._subscriptions.cancel()
+        self._subscriptions.barrier()
+        self._return_unclaimed()
 
     def _turn(self) -> None:
         assert self._connection is not None
