@@ -48,5 +48,5 @@ class Observers:
         for callback in self._callbacks[moment]:
             try:
                 callback(event)
-            except Exception as exc:
+            except BaseException as exc:  # sys.exit() too: it is the job's thread, and no observer's to end
                 log.warning("on_%s observer %r raised: %s", moment, callback, error_text(exc))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -35,7 +36,14 @@ class SqlLeases(SqlTable):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         answers: dict[int, Settled] = {}
-        left = list(enumerate(settlements))
+        for part in _one_per_job([settlement.lease for settlement in settlements]):
+            answers |= self._settle_until_free([(position, settlements[position]) for position in part])
+        if any(_soon(settlement, self._poll_interval) for settlement in settlements):
+            self.notify()
+        return [answers[position] for position in range(len(settlements))]
+
+    def _settle_until_free(self, left: list[tuple[int, Settlement]]) -> dict[int, Settled]:
+        answers: dict[int, Settled] = {}
         for pause in (*_BUSY_PAUSES, None):
             applied, current = self._settle([settlement for _, settlement in left])
             for position, settlement in left:
@@ -45,9 +53,7 @@ class SqlLeases(SqlTable):
                 break
             # Mostly another claimer, which locks what it sees for a moment before it notices that it is taken.
             time.sleep(pause)
-        if any(_soon(settlement, self._poll_interval) for settlement in settlements):
-            self.notify()
-        return [answers[position] for position in range(len(settlements))]
+        return answers
 
     def _settle(self, settlements: Sequence[Settlement]) -> tuple[set[str], set[str]]:
         """Write outcomes in one transaction; return the ids written, and those that are locked but still ours."""
@@ -80,6 +86,12 @@ class SqlLeases(SqlTable):
         return {row["id"] for row in self._batch(connection, self._sql.current, asked)}
 
     def extend(self, leases: Sequence[Lease]) -> list[Held]:
+        answers: dict[int, Held] = {}
+        for part in _one_per_job(leases):
+            answers |= zip(part, self._extend([leases[position] for position in part]), strict=True)
+        return [answers[position] for position in range(len(leases))]
+
+    def _extend(self, leases: Sequence[Lease]) -> list[Held]:
         if not leases:
             return []
         items = [{"id": lease.job.id, "token": lease.token} for lease in sorted(leases, key=lambda one: one.job.id)]
@@ -121,6 +133,22 @@ class SqlLeases(SqlTable):
         if rows:
             log.warning("%d jobs whose worker vanished are available again", len(rows))
         return len(rows)
+
+
+def _one_per_job(leases: Sequence[Lease]) -> list[list[int]]:
+    """Split positions so that no part names a job twice: the database answers by id, and tells no tokens apart.
+
+    A worker holds two leases of one job when it lost the first and was the one that claimed it again.
+    """
+    parts: list[list[int]] = []
+    met: Counter[str] = Counter()
+    for position, lease in enumerate(leases):
+        number = met[lease.job.id]
+        met[lease.job.id] += 1
+        if number == len(parts):
+            parts.append([])
+        parts[number].append(position)
+    return parts
 
 
 def _soon(settlement: Settlement, poll_interval: float) -> bool:

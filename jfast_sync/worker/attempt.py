@@ -8,25 +8,24 @@ comes back.
 
 from __future__ import annotations
 
-import ctypes
-import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from jfast_sync.job import Lease, RunningJob
 from jfast_sync.outcome import Bury, Done, Outcome, Policy, Release, decide
 from jfast_sync.redact import error_text
+from jfast_sync.worker.breaking import Breakable, end_fork, raise_in
 
 if TYPE_CHECKING:
     from jfast_sync.tasks.spec import Task
 
-__all__ = ["Attempt", "Breakable", "Committed", "Ended", "Interrupt", "Lost", "Report", "Stop", "Unknown", "break_off"]
-
-log = logging.getLogger("jfast_sync.worker")
+__all__ = ["Attempt", "Committed", "Ended", "Interrupt", "Lost", "Report", "Stop", "Unknown"]
 
 
 class Stop(Enum):
@@ -67,18 +66,6 @@ class Report:
     skipped: bool = False
 
 
-class Breakable(Protocol):
-    """Work that can be ended from another thread: a transaction, or a child process."""
-
-    def cancel(self) -> object:
-        """Ask it to stop: cancel the running statement, terminate the process."""
-        ...
-
-    def terminate(self) -> object:
-        """End it: close the connection from outside, kill the process."""
-        ...
-
-
 class Interrupt(BaseException):
     """Raised inside the handler of a task with ``interrupt=True`` that has been told to stop."""
 
@@ -87,6 +74,7 @@ class _Phase(Enum):
     HANDLER = "handler"
     FINISHING = "finishing"
     COMMITTING = "committing"
+    CONCLUDED = "concluded"  # how it ended is fixed; observers are being told
     ENDED = "ended"
     ABANDONED = "abandoned"
 
@@ -103,7 +91,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "_lock", "_phase", "_struck", "_work", "cancelled", "due", "give_up_at", "lease",
+        "_concluded", "_lock", "_phase", "_struck", "_work", "cancelled", "due", "give_up_at", "lease",
         "patience", "policy", "running", "started", "stop", "task", "thread", "timeout",
     )  # fmt: skip
 
@@ -126,6 +114,7 @@ class Attempt:
         self._struck = False
         self.thread = 0  # ident of the thread that runs the handler
         self._work: Breakable | None = None
+        self._concluded: Ended | None = None
 
     # the runner's side
 
@@ -146,11 +135,14 @@ class Attempt:
 
     def call(self, handler: Callable[[], Any]) -> None:
         """Run the handler; only inside this call can an :class:`Interrupt` strike."""
+        process = os.getpid()
         try:
             with self._lock:
                 self.thread, self._phase = threading.get_ident(), _Phase.HANDLER
             handler()
         finally:
+            if os.getpid() != process:
+                end_fork(sys.exc_info()[1])
             self._leave()
 
     def may_commit(self) -> bool:
@@ -165,6 +157,14 @@ class Attempt:
         """The token turned out to be no longer current."""
         with self._lock:
             self.stop = Stop.LOST
+
+    def conclude(self, ended: Ended) -> bool:
+        """Fix how the attempt ends, whatever happens while observers are told; False when it was abandoned."""
+        with self._lock:
+            if self._phase is _Phase.ABANDONED:
+                return False
+            self._concluded, self._phase = ended, _Phase.CONCLUDED
+            return True
 
     def end(self) -> bool:
         """The thread is through; False when the attempt was abandoned, and then the thread must not report."""
@@ -211,7 +211,8 @@ class Attempt:
                 self.give_up_at = min(self.give_up_at, time.monotonic() + self.patience)
             if first:
                 self._interrupt()
-            work = self._work if first and self._phase is not _Phase.COMMITTING else None
+            breakable = self._phase not in (_Phase.COMMITTING, _Phase.CONCLUDED)
+            work = self._work if first and breakable else None
         self.cancelled.set()
         return work
 
@@ -228,10 +229,17 @@ class Attempt:
             committing = self._phase is _Phase.COMMITTING
             self._phase = _Phase.ABANDONED
             work = self._work
+        if self._concluded is not None:
+            return self._concluded, work
         verdict = self.verdict(InterruptedError("did not react"))
         if committing and not isinstance(verdict, Lost):
             return Unknown(verdict), work
         return verdict, work
+
+    @property
+    def concluded(self) -> bool:
+        """Whether its own thread came to say how it ended; observers are told by that thread then."""
+        return self._concluded is not None
 
     @property
     def over(self) -> bool:
@@ -246,7 +254,7 @@ class Attempt:
     def _interrupt(self) -> None:
         if self.task is not None and self.task.interrupt and self._phase is _Phase.HANDLER:
             self._struck = True
-            _raise_in(self.thread, Interrupt)
+            raise_in(self.thread, Interrupt)
 
     def _leave(self) -> None:
         # An Interrupt that was set while the handler ran may strike anywhere up to here, once: taken back, or met
@@ -257,34 +265,7 @@ class Attempt:
                     if self._phase is _Phase.HANDLER:
                         self._phase = _Phase.FINISHING
                     if self._struck:
-                        _raise_in(self.thread, None)
+                        raise_in(self.thread, None)
                 return
             except Interrupt:
                 continue
-
-
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Have ``kind`` raised in a thread at its next bytecode; None takes back one that has not struck yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), ctypes.py_object(kind) if kind is not None else None
-    )
-
-
-def break_off(work: Breakable | None, how: Literal["cancel", "terminate"]) -> threading.Thread | None:
-    """Cancel or terminate ``work`` in a thread of its own: a server that does not answer must not stop the watcher."""
-    if work is None:
-        return None
-
-    def run() -> None:
-        try:
-            work.cancel() if how == "cancel" else work.terminate()
-        except Exception as exc:
-            log.warning("could not %s a job's connection: %s", how, error_text(exc))
-
-    thread = threading.Thread(target=run, name=f"jfast-{how}", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # at the interpreter's end no thread can be started any more
-        run()
-        return None
-    return thread

@@ -84,7 +84,8 @@ class Executor:
         with context.bind(job.origin), context.bind_job(attempt.running), app:
             self._observers.tell("start", JobEvent(job=job))
             ended, skipped, error = self._ended(attempt)
-            self._announce(attempt, ended, skipped, error)
+            if attempt.conclude(ended):
+                self._announce(attempt, ended, skipped, error)
         return Report(attempt.lease, ended, skipped)
 
     def _ended(self, attempt: Attempt) -> tuple[Ended, bool, BaseException | None]:

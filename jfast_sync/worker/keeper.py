@@ -10,7 +10,8 @@ from typing import Final
 from jfast_sync.backoff import backoff
 from jfast_sync.loop import Loop
 from jfast_sync.ports import Held, Queue
-from jfast_sync.worker.attempt import Stop, break_off
+from jfast_sync.worker.attempt import Stop
+from jfast_sync.worker.breaking import break_off
 from jfast_sync.worker.slots import Slots
 from jfast_sync.worker.state import State
 

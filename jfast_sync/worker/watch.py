@@ -10,13 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Final
 
 from jfast_sync import context
 from jfast_sync.loop import Deadline, Loop
 from jfast_sync.observers import Observers
-from jfast_sync.worker.attempt import Attempt, Report, Stop, break_off
+from jfast_sync.worker.attempt import Attempt, Ended, Report, Stop
+from jfast_sync.worker.breaking import break_off
 from jfast_sync.worker.execute import announce, log_end
 from jfast_sync.worker.options import WorkerOptions
 from jfast_sync.worker.runner import Runners
@@ -144,11 +147,18 @@ class Watch:
         ended, work = taken
         closing = break_off(work, "terminate")
         self._state.counts.abandoned += 1
-        seconds = time.monotonic() - attempt.started
-        announce(self._observers, attempt, ended, None, seconds)
-        log_end(attempt, ended, seconds)
+        if not attempt.concluded:
+            self._announce(attempt, ended)
         self._settler.put(Report(attempt.lease, ended))
         return [closing] if closing is not None else []
+
+    def _announce(self, attempt: Attempt, ended: Ended) -> None:
+        """Tell observers in a thread of its own: one that blocks would hold up every timeout and the drain."""
+        seconds = time.monotonic() - attempt.started
+        log_end(attempt, ended, seconds)
+        tell = partial(copy_context().run, announce, self._observers, attempt, ended, None, seconds)
+        with suppress(RuntimeError):  # at the interpreter's end no thread can be started any more
+            threading.Thread(target=tell, name="jfast-observers", daemon=True).start()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jfast_sync.outcome import Done, Release, Retry
+from jfast_sync.outcome import Done, Release, Retry, Settlement
 from jfast_sync.ports import Held, Settled
 from tests.contract.backends import VISIBILITY, Backend, LeaseClock, needs
 from tests.contract.steps import all_at_once, claim, extend, ids, put, put_many, settle, take, take_one
@@ -35,6 +35,19 @@ def test_a_leased_job_is_nobody_elses(backend: Backend, queue: Any) -> None:
     other = backend.open()
     assert other.recover() == 0
     assert claim(other) == []
+
+
+@needs(LeaseClock)
+def test_two_tokens_of_one_job_in_one_call_are_told_apart(backend: Backend, queue: Any) -> None:
+    """A worker holds both when it lost the first lease and was the one that claimed the job again."""
+    put(queue)
+    lost = take_one(queue)
+    lapse(backend, queue)
+    current = take_one(queue)
+    assert queue.extend([lost, current]) == [Held.LOST, Held.YES]
+    assert queue.extend([current, lost]) == [Held.YES, Held.LOST]
+    settlements = [Settlement(lost, Retry(0.0, error="stale")), Settlement(current, Done())]
+    assert queue.settle(settlements) == [Settled.REFUSED, Settled.APPLIED]
 
 
 @needs(LeaseClock)

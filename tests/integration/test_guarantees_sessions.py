@@ -38,11 +38,10 @@ def test_a_handlers_rollback_does_not_take_its_claim_back(anywhere: Bench, undo:
         undo(session)
         insert(session, 2, job.id)
 
-    for _ in range(2):
-        bench.enqueue("undo")
-        counts = bench.drain(threads=1).counts
+    bench.enqueue("undo", count=2)
+    counts = bench.drain(threads=1).counts
 
-    assert counts.skipped == 1
+    assert (counts.done, counts.skipped) == (2, 1)
     assert effects(bench) == [2]
 
 
@@ -52,11 +51,11 @@ def test_a_handlers_rollback_does_not_let_a_redelivery_run_again(apart: Bench) -
         session.rollback()
         insert(session, 1, job.id)
 
-    for _ in range(2):
-        apart.enqueue("undo", id="same")
-        counts = apart.drain(threads=1).counts
+    apart.enqueue("undo", id="same")
+    apart.drain(threads=1)
+    apart.enqueue("undo", id="same")
 
-    assert counts.skipped == 1
+    assert apart.drain(threads=1).counts.skipped == 1
     assert effects(apart) == [1]
 
 
