@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from jfast_sync import JFast, Job, context, current_job, current_tenant_id
 from jfast_sync.errors import ConfigError, DeclarationError, PayloadError, UnknownTaskError, UnsupportedError
@@ -103,7 +104,7 @@ def test_memory_has_no_database() -> None:
         with pytest.raises(ConfigError, match="no database is configured"), jf.session():
             pass
         with pytest.raises(UnsupportedError):
-            jf.outbox.enqueue(None, Job(task="any"))  # type: ignore[arg-type]
+            jf.outbox.enqueue(Session(), Job(task="any"))
 
     @task("needs.session")
     def handler(session: TaskSession) -> None: ...
