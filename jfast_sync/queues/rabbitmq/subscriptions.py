@@ -99,7 +99,7 @@ class Subscriptions:
 
         Not while a message may be on its way: the broker takes back what it had sent to a consumer that is cancelled,
         and counts that as a delivery, which looks like the crash of a worker. A consumer without credit is safe, and
-        one of larger credit is when nothing has moved for a moment. Those that wait for no more than ``least`` are left.
+        one of larger credit is when nothing has moved for a moment. Those that wait for up to ``least`` are left.
         """
         quiet = time.monotonic() - self._moved >= _QUIET
         left = False
