@@ -21,7 +21,7 @@ class Statements:
     destination: TextClause  # :id
     due: TextClause  # :limit
     lock: TextClause  # SQLite: take the only write lock before the look that decides
-    heads: TextClause  # :destination, :message_key, :limit
+    heads: TextClause  # PostgreSQL :batch of keys, each with how many; SQLite :destination, :message_key, :limit
     blockers: TextClause  # :ids
     hold: TextClause  # :ids
     lease: TextClause  # :ids, :token, :seconds
@@ -30,7 +30,7 @@ class Statements:
     published: TextClause  # :ids, :token
     failed: TextClause  # :id, :token, :dead, :delay, :error
     release: TextClause  # :ids, :token, :held
-    unhold: TextClause  # :destination, :message_key, :limit
+    unhold: TextClause  # PostgreSQL :batch of keys, :limit; SQLite :destination, :message_key, :limit
     held_key: TextClause  # :destination, :message_key: the next key after this one of which a row is held
     prune: TextClause  # :seconds, :limit
     counts: TextClause  # :cap
@@ -46,8 +46,9 @@ class Statements:
 
 def statements(dialect: str) -> Statements:
     """Return the statements for ``postgresql`` or ``sqlite``."""
-    words = _POSTGRES if dialect == "postgresql" else _SQLITE
-    return Statements(**{field.name: text(_SOURCES[field.name].format(**words)) for field in fields(Statements)})
+    postgres = dialect == "postgresql"
+    words, sources = (_POSTGRES, {**_SOURCES, **_FOR_MANY_KEYS}) if postgres else (_SQLITE, _SOURCES)
+    return Statements(**{field.name: text(sources[field.name].format(**words)) for field in fields(Statements)})
 
 
 _POSTGRES: Final = {
@@ -84,6 +85,8 @@ _SQLITE: Final = {
     "age": "(:now - coalesce(due_at, created_at)) / 1000000.0",
     "renumbered": "",
 }
+#: Rows that are named are found by their ids: `status || ''` keeps the planner from reading a partial index from end to
+#: end, which it takes for short where the table has just filled.
 _SOURCES: Final = {
     "insert": (
         f"INSERT INTO {TABLE} (id, kind, destination, payload, message_key, request_id, tenant_id, created_at, "
@@ -98,14 +101,14 @@ _SOURCES: Final = {
         "AND available_at <= {now} ORDER BY available_at, seq LIMIT :limit {skip}"
     ),
     "heads": (
-        f"SELECT seq, id FROM {TABLE} WHERE status = 'pending' AND message_key IS NOT NULL "
+        f"SELECT seq, id, held FROM {TABLE} WHERE status = 'pending' AND message_key IS NOT NULL "
         "AND destination = :destination AND message_key = :message_key ORDER BY seq LIMIT :limit"
     ),
-    "blockers": f"SELECT id FROM {TABLE} WHERE id IN {{ids}} AND status = 'pending' {{share}}",
-    "hold": f"UPDATE {TABLE} SET held = 1 WHERE id IN {{ids}} AND status = 'pending'",
+    "blockers": f"SELECT id FROM {TABLE} WHERE id IN {{ids}} AND status || '' = 'pending' {{share}}",
+    "hold": f"UPDATE {TABLE} SET held = 1 WHERE id IN {{ids}} AND status || '' = 'pending'",
     "lease": (
         f"UPDATE {TABLE} SET lease_token = :token, available_at = {{in_seconds}} WHERE id IN {{ids}} "
-        "AND status = 'pending' RETURNING id, {payload_out} AS payload"
+        "AND status || '' = 'pending' RETURNING id, {payload_out} AS payload"
     ),
     "next_due": (
         f"SELECT {{until_due}} FROM {TABLE} WHERE status = 'pending' AND held = 0 ORDER BY available_at, seq LIMIT 1"
@@ -116,21 +119,21 @@ _SOURCES: Final = {
     ),
     "published": (
         f"UPDATE {TABLE} SET status = 'published', published_at = {{now}}, last_error = NULL, lease_token = NULL "
-        "WHERE id IN {ids} AND lease_token = :token AND status = 'pending' RETURNING id"
+        "WHERE id IN {ids} AND lease_token = :token AND status || '' = 'pending' RETURNING id"
     ),
     "failed": (
         f"UPDATE {TABLE} SET attempts = attempts + 1, lease_token = NULL, last_error = :error, "
         "status = CASE WHEN :dead = 1 THEN 'dead' ELSE 'pending' END, "
         "died_at = CASE WHEN :dead = 1 THEN {now} END, available_at = {in_delay} "
-        "WHERE id = :id AND lease_token = :token AND status = 'pending'"
+        "WHERE id = :id AND lease_token = :token AND status || '' = 'pending'"
     ),
     "release": (
         f"UPDATE {TABLE} SET lease_token = NULL, available_at = {{now}}, held = :held "
-        "WHERE id IN {ids} AND lease_token = :token AND status = 'pending'"
+        "WHERE id IN {ids} AND lease_token = :token AND status || '' = 'pending'"
     ),
     "unhold": (
-        f"UPDATE {TABLE} SET held = 0 WHERE held = 1 AND id IN (SELECT id FROM {TABLE} WHERE status = 'pending' "
-        "AND message_key IS NOT NULL AND destination = :destination AND message_key = :message_key "
+        f"UPDATE {TABLE} SET held = 0 WHERE held + 0 = 1 AND id IN (SELECT id FROM {TABLE} WHERE status = 'pending' "
+        "AND message_key IS NOT NULL AND held = 1 AND destination = :destination AND message_key = :message_key "
         "ORDER BY seq LIMIT :limit)"
     ),
     "held_key": (
@@ -167,16 +170,33 @@ _SOURCES: Final = {
     ),
     "revive": (
         f"UPDATE {TABLE} SET status = 'pending', attempts = 0, available_at = {{now}}, died_at = NULL, held = 0, "
-        "lease_token = NULL{renumbered} WHERE id IN {ids} AND status = 'dead' RETURNING id"
+        "lease_token = NULL{renumbered} WHERE id IN {ids} AND status || '' = 'dead' RETURNING id"
     ),
     "revive_some": (
         f"UPDATE {TABLE} SET status = 'pending', attempts = 0, available_at = {{now}}, died_at = NULL, held = 0, "
         f"lease_token = NULL{{renumbered}} WHERE id IN (SELECT id FROM {TABLE} WHERE status = 'dead' "
         "ORDER BY coalesce(died_at, created_at), id LIMIT :limit {skip}) RETURNING id"
     ),
-    "discard": f"DELETE FROM {TABLE} WHERE id IN {{ids}} AND status = 'dead' RETURNING id",
+    "discard": f"DELETE FROM {TABLE} WHERE id IN {{ids}} AND status || '' = 'dead' RETURNING id",
     "discard_some": (
         f"DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE status = 'dead' LIMIT :limit {{skip}}) "
         "RETURNING id"
+    ),
+}
+
+_OF_KEY: Final = (
+    f"FROM {TABLE} AS o WHERE o.status = 'pending' AND o.message_key IS NOT NULL "
+    "AND o.destination = k.destination AND o.message_key = k.message_key"
+)
+_KEYS: Final = "jsonb_to_recordset(CAST(:batch AS jsonb)) AS k(destination text, message_key text, number int)"
+#: One statement for all keys of a batch, where one of its own for each would cost a round trip to the server.
+_FOR_MANY_KEYS: Final = {
+    "heads": (
+        f"SELECT k.destination, k.message_key, h.seq, h.id, h.held FROM {_KEYS} CROSS JOIN LATERAL "
+        f"(SELECT o.seq, o.id, o.held {_OF_KEY} ORDER BY o.seq LIMIT k.number) AS h ORDER BY h.seq"
+    ),
+    "unhold": (
+        f"UPDATE {TABLE} SET held = 0 WHERE held + 0 = 1 AND id IN (SELECT h.id FROM {_KEYS} CROSS JOIN LATERAL "
+        f"(SELECT o.id {_OF_KEY} AND o.held = 1 ORDER BY o.seq LIMIT :limit) AS h)"
     ),
 }

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Leased", "OutboxTable"]
 
 T = TypeVar("T")
-_CAP: Final = 20_000
+Lane = tuple[str, str]
+_CAP: Final = 10_000
 _PAGE: Final = 1000
 _MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads, as stored, in one relay's hands
 _KEYS_SWEPT: Final = 50
@@ -101,12 +102,12 @@ class OutboxTable:
         runs = in_runs(met)
         ready = [message for message in met if message.lane is None]
         held = 0
+        heads = self._heads(connection, {lane: len(run) for lane, run in runs.items()})
         for lane, run in runs.items():
-            heads = self._run(connection, self._sql.heads, destination=lane[0], message_key=lane[1], limit=len(run) + 1)
-            length = _unbroken(run, heads)
+            length = _unbroken(run, heads[lane])
             ready += run[:length]
             if rest := [message.id for message in run[length:]]:
-                held += self._hold(connection, heads[0]["id"], rest, ours={message.id for message in met})
+                held += self._hold(connection, heads[lane][0]["id"], rest, ours={message.id for message in met})
         if not ready:
             return Leased(looked_at=len(rows), held=held)
         token = secrets.token_hex(8)
@@ -116,6 +117,19 @@ class OutboxTable:
         # In the order of `ready`, where a run follows its sequence; the rows came as they were due.
         messages = [replace(message, body=bodies[message.id]) for message in ready if message.id in bodies]
         return Leased(messages=messages, token=token, looked_at=len(rows), held=held)
+
+    def _heads(self, connection: Connection, lanes: Mapping[Lane, int]) -> dict[Lane, list[dict[str, Any]]]:
+        """Return the oldest pending rows of each key, so many each, in their order."""
+        heads: dict[Lane, list[dict[str, Any]]] = {lane: [] for lane in lanes}
+        if self.postgres and lanes:
+            for row in self._run(connection, self._sql.heads, batch=_lanes(lanes)):
+                heads[row["destination"], row["message_key"]].append(row)
+        elif lanes:
+            for lane, number in lanes.items():
+                heads[lane] = self._run(
+                    connection, self._sql.heads, destination=lane[0], message_key=lane[1], limit=number
+                )
+        return heads
 
     def _hold(self, connection: Connection, head: str, ids: Sequence[str], ours: set[str]) -> int:
         # The head is locked until this commits: whoever finishes it then sees what waits for it. Is somebody at it
@@ -176,12 +190,18 @@ class OutboxTable:
             if ids:
                 self._change(connection, self._sql.release, ids=_json(ids), token=token, held=held)
         finished = {one.lane for one in sent} | {failure.message.lane for failure, dead, _ in failed if dead}
-        for lane in sorted(lane for lane in finished - stuck if lane is not None):
-            self._unhold(connection, lane, release)
+        self._unhold(connection, [lane for lane in finished - stuck if lane is not None], release)
         return len(done)
 
-    def _unhold(self, connection: Connection, lane: tuple[str, str], limit: int) -> int:
-        return self._change(connection, self._sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
+    def _unhold(self, connection: Connection, lanes: Sequence[Lane], limit: int) -> int:
+        """Let go the next ``limit`` rows of each key."""
+        if self.postgres:
+            batch = _lanes(dict.fromkeys(lanes, limit))
+            return self._change(connection, self._sql.unhold, batch=batch, limit=limit) if lanes else 0
+        return sum(
+            self._change(connection, self._sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
+            for lane in lanes
+        )
 
     def sweep(self) -> int:
         """Let go rows that are held although nothing is before them: the sibling's relay does not know that they wait.
@@ -199,7 +219,8 @@ class OutboxTable:
                 self._swept = _FIRST
                 break
             self._swept = (found[0]["destination"], found[0]["message_key"])
-            freed += self._unhold(connection, self._swept, 1)
+            if self._heads(connection, {self._swept: 1})[self._swept][0]["held"]:
+                freed += self._unhold(connection, [self._swept], 1)
         return freed
 
     def _next_due(self, connection: Connection) -> float | None:
@@ -325,6 +346,12 @@ def _message(row: Mapping[str, Any], body: str = "") -> Message:
         request_id=row["request_id"],
         tenant_id=row["tenant_id"],
         attempts=row["attempts"],
+    )
+
+
+def _lanes(lanes: Mapping[Lane, int]) -> str:
+    return json.dumps(
+        [{"destination": lane[0], "message_key": lane[1], "number": number} for lane, number in sorted(lanes.items())]
     )
 
 

@@ -43,7 +43,7 @@ _OWN: Final = (
 _INDEXES: Final = (
     ("due_idx", "(available_at, seq)", "status = 'pending' AND held = 0"),
     ("key_idx", "(destination, message_key, seq)", "status = 'pending' AND message_key IS NOT NULL"),
-    ("held_idx", "(destination, message_key)", "status = 'pending' AND message_key IS NOT NULL AND held = 1"),
+    ("held_idx", "(destination, message_key, seq)", "status = 'pending' AND message_key IS NOT NULL AND held = 1"),
     ("age_idx", "(coalesce(due_at, created_at))", "status = 'pending'"),
     ("failing_idx", "(available_at)", "status = 'pending' AND attempts > 0"),
     ("dead_idx", "(coalesce(died_at, created_at), id)", "status = 'dead'"),
