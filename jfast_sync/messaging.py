@@ -64,6 +64,11 @@ class Relaying:
         app = self._app
         return self._relay is not None and app.messages is not None and app.messages.jobs_due()
 
+    def run_once(self) -> int:
+        """Bring what is due to the queue and the bus, in this thread; return how many messages were sent."""
+        relay = _relay(self._app, always=True)
+        return 0 if relay is None else relay.run_once()
+
     def stop(self) -> None:
         """Stop the relay and wait for its end; idempotent."""
         with self._lock:
@@ -117,13 +122,21 @@ def outbox(app: JFast, *, has_queue: bool) -> Outbox:
     )
 
 
-def _relay(app: JFast) -> Relay | None:
-    """Build the relay of an app; None where the configuration has it off."""
-    if app.messages is None or not app.config.outbox.relay:
+def _relay(app: JFast, *, always: bool = False) -> Relay | None:
+    """Build the relay of an app; None where there is no outbox, or the configuration has the relay off."""
+    if app.messages is None or not (always or app.config.outbox.relay):
         return None
+    from jfast_sync import inbox
     from jfast_sync.outbox.relay import Relay
 
-    return Relay(app.messages, delivery(app), _relay_options(app), setup=app.setup)
+    database, days = app.messages.database, app.config.outbox.inbox_retention_days
+    return Relay(
+        app.messages,
+        delivery(app),
+        _relay_options(app),
+        setup=app.setup,
+        upkeep=lambda: inbox.prune(database, days),
+    )
 
 
 def delivery(app: JFast) -> Delivery:

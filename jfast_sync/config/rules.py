@@ -20,6 +20,8 @@ def broken_rules(config: Config) -> Iterator[Broken]:
     yield from _needs(config)
     if config.has("queue"):
         yield from _queue(config)
+    if config.has("outbox") and config.has("database") and config.has("queue"):
+        yield from _inbox(config)
     if config.has("events"):
         yield from _events(config)
     yield from _tls(config)
@@ -57,6 +59,24 @@ def _queue(config: Config) -> Iterator[Broken]:
         )
     if queue.claim == "registered" and config.backend not in ("postgres", "sqlite"):
         yield "queue", "claim", f'only SQL queues can choose what they claim, and backend is "{backend}"; write "all"'
+
+
+def _inbox(config: Config) -> Iterator[Broken]:
+    queue = config.queue
+    delay, retries = queue.backoff_base, 0.0
+    for left in range(queue.max_attempts - 1, 0, -1):
+        if delay >= queue.backoff_cap or not delay:
+            retries += min(delay, queue.backoff_cap) * left
+            break
+        retries += delay
+        delay *= 2
+    needed = (queue.visibility_timeout + retries) / 86_400
+    if config.outbox.inbox_retention_days < needed:
+        why = (
+            f"must outlast a lease and all retries of a job, {needed:.2g} days by visibility_timeout, max_attempts, "
+            "backoff_base and backoff_cap of [plugin.queue]: a redelivery after that would run twice"
+        )
+        yield "outbox", "inbox_retention_days", why
 
 
 def _events(config: Config) -> Iterator[Broken]:

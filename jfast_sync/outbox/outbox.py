@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,6 +120,15 @@ class Outbox:
         if self._has_bus:
             self._write_event(session, topic, checked)
         return event.id
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` instead of the relay after commits inside the block, for tests."""
+        before, self._wake = self._wake, wake
+        try:
+            yield
+        finally:
+            self._wake = before
 
     def _refuse_undeliverable(self, event_type: str, subscribers: Sequence[Task]) -> None:
         if subscribers and not self._has_queue:

@@ -59,6 +59,8 @@ def drain(jf: JFast, *, raise_errors: bool = True, max_jobs: int = _ENDLESS) -> 
     try:
         for _ in range(max_jobs):
             leases = run.queue.claim(1, 0.0, _EVERYTHING)
+            if not leases and jf.relaying.run_once():  # the outbox had jobs for a queue elsewhere
+                leases = run.queue.claim(1, 0.0, _EVERYTHING)
             if not leases:
                 return run.counts
             error = run.one(leases[0])
@@ -196,7 +198,8 @@ def inline(jf: JFast) -> Iterator[None]:
     for name, function in patched.items():
         setattr(backend, name, function)
     try:
-        yield
+        with jf.outbox.waking(run_elsewhere):
+            yield
     finally:
         for name in patched:
             delattr(backend, name)

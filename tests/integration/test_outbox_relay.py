@@ -10,11 +10,14 @@ from sqlalchemy import text
 
 from jfast_sync.buses.recording import RecordingBus
 from jfast_sync.errors import PayloadError, UnavailableError, UndeliverableEvent, UnsupportedError
+from jfast_sync.event import subscriber_job_id
 from jfast_sync.events import Event, subscribe
 from jfast_sync.job import Job
 from jfast_sync.loop import Deadline
 from jfast_sync.sql.engine import Database
+from jfast_sync.tasks import TaskSession
 from jfast_sync.tasks.registry import isolated
+from jfast_sync.testing import drain, inline
 from tests.integration.outbox_support import opened, relay_of
 from tests.waiting import eventually
 
@@ -364,3 +367,59 @@ def test_four_relays_send_each_row_once_and_keep_every_key_in_order(jf, bus):
         assert [sent.event.id for sent in bus.sent if sent.event.key == key] == [
             event.id for event in events if event.key == key
         ]
+
+
+# --- with a worker, and in a user's tests
+
+
+def test_a_subscriber_with_a_session_has_one_effect_per_event(dsn):
+    with isolated():
+
+        @subscribe("x", name="n")
+        def react(event: Event, session: TaskSession) -> None:
+            session.execute(text("INSERT INTO effects VALUES (:id)"), {"id": event.id})
+
+        with opened(dsn) as (jf, queue):
+            with jf.session() as session:
+                session.execute(text("CREATE TABLE effects (id text)"))
+            event = Event(type="x", id="e-1", tenant_id="t-1")
+            publish(jf, event)
+            drain(jf)
+            (job_id,) = queue.given
+            # The same event by another job, as the asynchronous sibling might bring it.
+            payload = {"topic": "t", "event": event.to_dict()}
+            jf.queue.enqueue(Job(task="x->n", payload=payload, id="another", tenant_id="t-1"))
+            assert drain(jf).skipped == 1
+            with jf.session() as session:
+                assert session.execute(text("SELECT count(*) FROM effects")).scalar() == 1
+                claims = session.execute(text("SELECT message_id FROM jfast_inbox WHERE consumer = 'x->n'")).scalars()
+                assert claims.all() == ["e-1"]
+            assert job_id == subscriber_job_id("e-1", "x->n")
+
+
+def test_inline_runs_what_went_through_the_outbox(dsn):
+    ran = []
+    with isolated(), opened(dsn) as (jf, _):
+
+        @jf.tasks.task("t")
+        def run(payload: dict) -> None:
+            ran.append(payload["n"])
+
+        with inline(jf), jf.session() as session:
+            jf.outbox.enqueue(session, Job(task="t", payload={"n": 1}))
+            assert ran == []
+        assert ran == [1]
+
+
+def test_a_drained_worker_waits_for_what_the_relay_brings(dsn):
+    ran = []
+    with isolated(), opened(dsn, interval_seconds=0.05) as (jf, _):
+
+        @jf.tasks.task("t")
+        def run(payload: dict) -> None:
+            ran.append(payload["n"])
+
+        write(jf, *[Job(task="t", payload={"n": n}) for n in range(250)])
+        worker = jf.start_worker(threads=2, drain=True)
+        assert worker.join(30)
+        assert sorted(ran) == list(range(250))

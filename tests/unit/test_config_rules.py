@@ -120,3 +120,13 @@ def test_ticks_are_kept_where_there_is_a_place(tmp_path: Path) -> None:
     own = {"JFAST_QUEUE_BACKEND": "my.own:Queue"}
     assert load(tmp_path, **own, JFAST_PLUGINS_ENABLED="queue,cache").tick_store == "cache"
     assert load(tmp_path, **own, JFAST_PLUGINS_ENABLED="queue").tick_store == "memory"
+
+
+def test_the_inbox_outlasts_a_lease_and_all_retries():
+    day = {"outbox": {"inbox_retention_days": 1}}
+    load_config(overrides={**day, "queue": {"max_attempts": 290}})
+    with pytest.raises(ConfigError, match=r"inbox_retention_days.*must outlast a lease and all retries"):
+        load_config(overrides={**day, "queue": {"max_attempts": 300}})
+    with pytest.raises(ConfigError, match="inbox_retention_days"):
+        load_config(overrides={"outbox": {"inbox_retention_days": 0.5}, "queue": {"visibility_timeout": 50_000}})
+    load_config(overrides={**day, "queue": {"max_attempts": 100_000, "backoff_base": 0}})
