@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from jfast_sync.backoff import backoff
-from jfast_sync.outcome import Bury, Done, Retry
+from jfast_sync.outcome import Bury, Retry
 from jfast_sync.worker import wire
 from jfast_sync.worker.attempt import Attempt, Ended
 
@@ -70,7 +70,7 @@ class ChildProcess:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,), start_new_session=True)  # noqa: S603
         except OSError as exc:
             os.close(reading)
-            return Retry(_AGAIN_BASE, error=f"no process could be started: {exc}", refund=True), False
+            return _put_off(attempt, f"no process could be started: {exc}"), False
         finally:
             os.close(writing)
         with process, os.fdopen(reading, "rb", buffering=0) as answer:
@@ -102,16 +102,24 @@ class ChildProcess:
         if answer is None:
             if attempt.stop is not None:
                 return attempt.verdict(ChildProcessError(death(code))), False
+            if not text:  # it never came to the job: a deploy that is half done, a module that ends the process
+                return _put_off(attempt, f"the process for it ended before the job started: {death(code)}"), False
             return Bury(f"worker died: {death(code)}"), False
         if "not_built" in answer:
-            error = answer["not_built"]
-            log.error("the process for job %s could not build the app: %s", attempt.lease.job.id, error)
-            delay = backoff(attempt.lease.lapses, base=_AGAIN_BASE, cap=_AGAIN_CAP, jitter=0.3)
-            return Retry(delay, error=error, refund=True), False
-        ended = wire.ended_from(answer["ended"])
-        if attempt.stop is not None and isinstance(ended, Done | Retry | Bury):
-            return attempt.verdict(None), False
-        return ended, bool(answer["skipped"])
+            return _put_off(attempt, answer["not_built"]), False
+        # Whatever it was told meanwhile: a child that answers has not been stopped.
+        return wire.ended_from(answer["ended"]), bool(answer["skipped"])
+
+
+def _put_off(attempt: Attempt, error: str) -> Retry | Bury:
+    """Try again, in growing pauses and uncounted, for as long as a job may snooze: no fault of the job's."""
+    lease = attempt.lease
+    log.error("job %s could not be started in a process of its own: %s", lease.job.id, error)
+    age = lease.claimed_at - (lease.snoozed_since or lease.claimed_at)
+    if age >= attempt.policy.snooze_max_age:
+        return Bury(f"not started in a process of its own for {age}: {error}")
+    pause = min(max(age.total_seconds(), _AGAIN_BASE), _AGAIN_CAP)
+    return Retry(backoff(1, base=pause, cap=pause, jitter=0.3), error=error, refund=True, snooze=True)
 
 
 class _Killable:

@@ -147,6 +147,43 @@ def test_an_app_that_cannot_be_built_there_condemns_nobody(
     assert tuple(row) == ("pending", 2, 2)
 
 
+@pytest.mark.parametrize("code", ["import nowhere_to_be_found", "import os; os._exit(3)"])
+def test_what_never_starts_there_is_a_dead_letter_in_the_end(app: JFast, folder: Path, code: str) -> None:
+    """Not "worker died", for the job did not run; and not tried for ever."""
+    job_id = suspect(app, "alone.good")
+    (folder / "modules" / "alone" / "tasks.py").write_text(code)
+    week = 8 * 86_400 * 1_000_000
+    with app.session() as session:
+        session.execute(text("UPDATE jfast_jobs SET snoozed_since = available_at - :week"), {"week": week})
+
+    app.worker(drain=True, threads=1).run()
+
+    (error,) = deaths(app).values()
+    assert error is not None
+    assert error.startswith("not started in a process of its own for 8 days")
+    with app.session() as session:
+        assert not session.execute(text("SELECT pid FROM effects")).all()
+        assert session.execute(text("SELECT status FROM jfast_jobs WHERE id = :id"), {"id": job_id}).scalar() == "dead"
+
+
+def test_a_child_that_ends_before_the_job_starts_condemns_nobody(app: JFast, folder: Path) -> None:
+    """A deploy in the middle of which nothing can be imported is not the job's fault."""
+    tasks = folder / "modules" / "alone" / "tasks.py"
+    good = tasks.read_text()
+    suspect(app, "alone.good")
+    tasks.write_text("import os; os._exit(1)")
+    worker = app.worker(threads=1)
+    worker.start()
+    try:
+        eventually(lambda: worker.counts.retried, timeout=30, until=bool)
+        tasks.write_text(good)
+        eventually(lambda: worker.counts.done, timeout=30, until=bool)
+    finally:
+        worker.stop()
+        assert worker.join(10)
+    assert not deaths(app)
+
+
 def test_a_child_does_not_outlive_its_worker(app: JFast, tmp_path: Path) -> None:
     """The child's standard input is its lifeline: the worker's end is closed when the worker is gone."""
     file = tmp_path / "pid"
