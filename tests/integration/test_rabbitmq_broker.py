@@ -57,13 +57,25 @@ def test_a_wrong_password_is_one_sentence_without_it(rabbitmq_server: RabbitServ
     assert "wr0ng" not in str(caught.value)
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-def test_a_deleted_queue_is_made_again(rabbitmq_server: RabbitServer, rabbitmq_url: str, *, delayed: bool) -> None:
+def test_a_deleted_queue_is_made_again_by_who_publishes(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    with opened(rabbitmq_server) as queue:
+        queue.enqueue([a_job()])
+        with rabbitmq_server.connect() as connection:
+            connection.channel().queue_delete(queue.topology.names.main)
+        job = a_job()
+        queue.enqueue([job])
+        assert [lease.job.id for lease in take(queue, 1)] == [job.id]
+
+
+def test_a_queue_deleted_under_a_consumer_is_made_again(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
     with opened(rabbitmq_server) as queue:
         queue.enqueue([a_job()])
         settle(queue, *take(queue, 1))
+        assert queue.claim(1, 0.1, EVERYTHING) == []
+        name = queue.topology.names.main
         with rabbitmq_server.connect() as connection:
-            connection.channel().queue_delete(queue.topology.names.main)
+            connection.channel().queue_delete(name)
+        eventually(lambda: name in rabbitmq_server.control("list_queues", "-q", "name").split(), 20)
         job = a_job()
         queue.enqueue([job])
         assert [lease.job.id for lease in take(queue, 1)] == [job.id]
