@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -18,6 +20,7 @@ from tests.servers.processes import forget, kill_tree, register
 from tests.servers.rabbitmq import CONFIRM_TIMEOUT_MS, RabbitServer
 from tests.waiting import eventually
 
+_PREFIX = "jfast-rabbitmq-"
 USER, PASSWORD = "jfast", "jfast-test"
 _CONFIGURATION = f"""
 listeners.tcp.local = {HOST}:{{port}}
@@ -36,7 +39,8 @@ class LocalRabbit(RabbitServer):
 
     def __init__(self, programs: Path) -> None:
         self._programs = programs
-        self._folder = Path(tempfile.mkdtemp(prefix="jfast-rabbitmq-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        _sweep(self._folder.parent)
         self._owner = claim(self._folder)
         self._port, self._distribution, self._epmd = free_port(), free_port(), free_port()
         self._node = f"jfast{os.getpid()}x{secrets.token_hex(3)}@localhost"
@@ -147,3 +151,15 @@ class LocalRabbit(RabbitServer):
         if self._process is not None:
             forget(self._process.pid)
             self._process = None
+
+
+def _sweep(parent: Path) -> None:
+    """End the brokers under `parent` whose session was killed: nobody holds the lock in their folder any more."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), (folder / "owner").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    if any(str(folder) in part for part in process.cmdline()) and "beam" in process.name():
+                        kill_tree(process)
+            shutil.rmtree(folder, ignore_errors=True)
