@@ -12,7 +12,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import QueuePool, SingletonThreadPool, StaticPool
 
 from jfast_sync.errors import ConfigError, UnavailableError
-from jfast_sync.sql import sqlite_transactions
+from jfast_sync.sql import sqlite_file, sqlite_transactions
 from jfast_sync.sql.failures import sqlstate
 from jfast_sync.sql.ownership import refuse_autocommit
 from jfast_sync.sql.sqlite_guard import GuardedConnection
@@ -62,6 +62,7 @@ def own_engines(url: URL, size: int | None, pgbouncer: bool, name: str) -> tuple
     for engine in (sessions, control):
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", partial(sqlite_transactions.configure, busy_timeout=_BUSY_TIMEOUT))
+            sqlite_file.follow(engine)
         else:
             event.listen(engine, "connect", _check_postgres)
             event.listen(engine, "handle_error", _see_lost)
