@@ -24,7 +24,7 @@ from jfast_sync.errors import PayloadError
 __all__ = ["MAX_PRIORITY", "DeadJob", "Job", "Lease", "RunningJob", "new_id"]
 
 MAX_PRIORITY: Final = 9
-_QUEUE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]*")
+_QUEUE: Final = re.compile(r"[^,\s]+")  # a list of queues is written with commas between them
 _LONGEST_DELAY: Final = timedelta(days=3660)  # ten years; the databases' intervals and dates end somewhere
 _MAX_TEXT: Final = {"id": 128, "task": 255, "queue": 128, "tenant_id": 255, "request_id": 128}
 
@@ -82,7 +82,7 @@ class Job:
         for name, limit in _MAX_TEXT.items():
             _check_text(name, getattr(self, name), limit)
         if not _QUEUE.fullmatch(self.queue):
-            raise PayloadError(f"queue must be letters, digits and . _ : @ / - only, got {self.queue!r:.80}")
+            raise PayloadError(f"queue must not hold a comma or a space, got {self.queue!r:.80}")
         _check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
         _check_int("attempts", self.attempts, 0, 2**31 - 1)
         if self.max_attempts is not None:
