@@ -61,6 +61,7 @@ def database(config: Config, *, engine: Engine | None = None, threads: int | Non
         engine if engine is not None else config.database.dsn,
         pool_size=size,
         pgbouncer=config.database.pgbouncer,
+        rls=config.database.rls,
     )
 
 
@@ -171,12 +172,16 @@ def _own_queue(target: str, config: Config) -> Queue:
 
 
 def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
-    """Create or upgrade what is needed; in prod refuse to run on tables that are not current."""
+    """Create or upgrade what is needed; in prod refuse tables that are not current and a role above ``rls``."""
     current_only = config.app.env == "prod"
     if primary is not None:
         from jfast_sync.sql import schema
 
         (schema.require_current if current_only else schema.upgrade)(primary, config.queue.name)
+        if primary.rls:
+            from jfast_sync.sql import tenants
+
+            tenants.check(primary, strict=current_only)
     if not (current_only and isinstance(backend, SharesTransaction)):
         backend.setup()
 

@@ -19,12 +19,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from jfast_sync.errors import UnavailableError
+from jfast_sync.context import current_tenant_id
+from jfast_sync.errors import ConfigError, UnavailableError
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import ownership, sqlite_transactions
 from jfast_sync.sql.failures import is_lost, is_passing, translate
 from jfast_sync.sql.pools import check_sqlite, given_engines, own_engines
 from jfast_sync.sql.session import AttemptTransaction, forget_sessions, hold, ring_after
+from jfast_sync.sql.tenants import work_as
 
 __all__ = ["Database"]
 
@@ -45,9 +47,10 @@ class Database:
         pool_size: connections for sessions; the queue's own come on top. None: 10.
         pgbouncer: the server is behind PgBouncer in transaction pooling: nothing is prepared.
         application_name: how the connections show in ``pg_stat_activity``.
+        rls: every transaction of a session works as the tenant that opened it; PostgreSQL only.
 
     Raises:
-        ConfigError: the DSN cannot be used, or the engine is one for AUTOCOMMIT.
+        ConfigError: the DSN cannot be used, the engine is one for AUTOCOMMIT, or ``rls`` is asked of SQLite.
         MissingDriverError: psycopg is not installed.
         UnavailableError: this Python's SQLite is older than 3.35.
 
@@ -61,8 +64,10 @@ class Database:
         pool_size: int | None = None,
         pgbouncer: bool = False,
         application_name: str = "jfast-sync",
+        rls: bool = False,
     ) -> None:
         self.pgbouncer = pgbouncer
+        self.rls = rls
         self.owns_engine = isinstance(dsn, str)
         if isinstance(dsn, str):
             url = forms.parse(dsn)
@@ -73,6 +78,11 @@ class Database:
         ownership.watch(self.engine)
         self.dialect: str = self.engine.dialect.name
         self.path: str | None = None
+        if rls and self.dialect != "postgresql":
+            raise ConfigError(
+                f"[plugin.database] rls = true needs PostgreSQL, and this database is {self.dialect}: tenants would "
+                "not be kept apart"
+            )
         if self.dialect == "sqlite":
             check_sqlite()
             self.path = os.path.realpath(self.engine.url.database or "")
@@ -91,16 +101,27 @@ class Database:
     def session(self) -> Iterator[Session]:
         """Open a session; commit on normal exit, roll back on an exception.
 
-        What the database refuses is raised as SQLAlchemy's own exceptions, as in any session.
+        What the database refuses is raised as SQLAlchemy's own exceptions, as in any session. With ``rls`` all its
+        transactions are those of the tenant that is the current one now.
         """
         with hold(self.path), Session(self.engine) as session:
+            self.follow_tenant(session)
             yield session
             session.commit()
         ring_after(session)
 
     def attempt(self, tenant_id: str | None = None) -> AttemptTransaction:
-        """Open the transaction of one job's run, of which the handler's session is a part."""
+        """Open the transaction of one job's run, of which the handler's session is a part.
+
+        Args:
+            tenant_id: whose it is, where the database has ``rls``.
+        """
         return AttemptTransaction(self, tenant_id)
+
+    def follow_tenant(self, session: Session) -> None:
+        """With ``rls``: make what a session does from now on that of the current tenant."""
+        if self.rls:
+            work_as(session, current_tenant_id())
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a short transaction on the queue's own connections.

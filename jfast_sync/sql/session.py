@@ -17,6 +17,7 @@ from jfast_sync.sql import sqlite_transactions
 from jfast_sync.sql.failures import translated
 from jfast_sync.sql.ownership import own
 from jfast_sync.sql.sqlite_guard import GuardedConnection
+from jfast_sync.sql.tenants import begin_as, work_as
 
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
@@ -90,7 +91,10 @@ class AttemptTransaction:
                 self._owner = own(self.connection)
                 try:
                     self._transaction = self.connection.begin()
+                    if database.rls:  # outside of the session's savepoints too, whose rollback takes theirs back
+                        begin_as(self.connection, tenant_id)
                 except BaseException:
+                    self._owner.ending = True
                     self.connection.close()
                     raise
         except BaseException:
@@ -102,6 +106,8 @@ class AttemptTransaction:
         self._backend: int | None = driver.info.backend_pid if database.dialect == "postgresql" else None
         self.session = Session(self.connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
         self.session.info[_JOINED] = True
+        if database.rls:
+            work_as(self.session, tenant_id)
 
     def commit(self) -> None:
         """Make everything durable; what was to happen on commit happens then.

@@ -15,7 +15,6 @@ from jfast_sync.config import Config, load_config
 from jfast_sync.errors import ConfigError
 from jfast_sync.web import hooks
 from jfast_sync.web.endpoints import READY, STATS, Endpoints
-from jfast_sync.web.scope import bind_tenant
 from jfast_sync.web.wsgi import checked_prefix
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ class JFast:
             ConfigError: ``tenant`` is not 1 to 128 plain characters.
             RuntimeError: no request is running.
         """
-        bind_tenant(request.environ, tenant)
+        hooks.set_tenant(tenant)
 
     # --- for every app, those to come included ----------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from jfast_sync.web.session import RequestSession
 if TYPE_CHECKING:
     from jfast_sync.core import JFast
 
-__all__ = ["BLUEPRINT", "Tenant", "install", "request_session", "send"]
+__all__ = ["BLUEPRINT", "Tenant", "install", "request_session", "send", "set_tenant"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,19 @@ def request_session(core: JFast) -> RequestSession:
             # The net below Flask's teardown, which the error of another teardown function ends early.
             scope.callback(_roll_back, held)
     return held
+
+
+def set_tenant(tenant: object) -> None:
+    """Make ``tenant`` that of the present request, and of its session where looking the tenant up has opened it.
+
+    Raises:
+        ConfigError: ``tenant`` cannot be one.
+        RuntimeError: no request is running.
+    """
+    bind_tenant(request.environ, tenant)
+    held = _held()
+    if held is not None:
+        held.follow_tenant()
 
 
 def _held() -> RequestSession | None:
@@ -94,7 +107,7 @@ class _Hooks:
             setattr(request, _OWN_SCOPE, open_scope(request.environ, self._core))
         # A probe belongs to no tenant, and must not fail because the callback needs the database.
         if self._tenant is not None and request.blueprint != BLUEPRINT:
-            bind_tenant(request.environ, self._tenant(request))
+            set_tenant(self._tenant(request))
 
     def noticing(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         """Remember that something was raised: an error handler's friendly answer does not make half a view whole."""

@@ -53,6 +53,11 @@ class RequestSession:
             self._block = block
         return self._session
 
+    def follow_tenant(self) -> None:
+        """Go on as the tenant that is the current one now, where the session is open already."""
+        if self._session is not None and self._core.database is not None and not self._ended:
+            self._core.database.follow_tenant(self._session)
+
     def commit(self) -> None:
         """Commit and close it; what goes wrong is raised, and nothing is written then."""
         self._ended = True

@@ -9,7 +9,7 @@ The conventions of the pages:
 - a line of an `sh` block is a command, run in the page's project, and has to end well;
 - a `console` block shows commands behind `$ ` and what they print: each shown line has to be printed, in this order,
   `...` standing for anything; a command may fail where the block says so by showing `exit code N` as its last line;
-- `text` is shown only;
+- `text` is shown only, and so is `sql`, which a test of its own runs on PostgreSQL;
 - a block below `<!-- not run: REASON -->` is not run.
 """
 

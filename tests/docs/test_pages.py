@@ -9,7 +9,8 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT, RUN, Reader, blocks
 
-SHOWN = ("text",)
+#: `sql` runs on PostgreSQL, in tests/integration/test_tenants.py.
+SHOWN = ("text", "sql")
 
 #: How many blocks of a page are not run; each says why. Anything else on any page runs.
 NOT_RUN: dict[str, int] = {"README.md": 2}

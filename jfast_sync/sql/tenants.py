@@ -1,0 +1,102 @@
+"""Whose rows a transaction may see: ``jfast.tenant_id``, which PostgreSQL's row-level security policies read.
+
+It is set for one transaction and gone with it, so a pooled connection never carries it on, and set at every begin,
+so a session that commits and goes on is never without it. Without a tenant it is the empty text, not unset: a value
+that an earlier transaction, or the role's own defaults, left on the connection must not count.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.orm import Session, SessionTransaction
+
+from jfast_sync.errors import ConfigError, SchemaError
+from jfast_sync.sql.failures import translated
+
+if TYPE_CHECKING:
+    from jfast_sync.sql.engine import Database
+
+__all__ = ["SETTING", "begin_as", "check", "work_as"]
+
+log = logging.getLogger(__name__)
+
+SETTING: Final = "jfast.tenant_id"
+_TENANT: Final = "jfast_tenant"
+_SHOWN: Final = 5  # tables named in one message
+_SET: Final = text(f"SELECT set_config('{SETTING}', :tenant, true)")
+_ROLE: Final = text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
+#: Protected tables, and whether the role passes by their policies: it owns them, or is a member of who does.
+_TABLES: Final = text(
+    "SELECT c.oid::regclass::text, pg_has_role(current_user, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity "
+    "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relkind IN ('r', 'p') AND c.relrowsecurity AND n.nspname NOT IN ('pg_catalog', 'information_schema') "
+    "ORDER BY 1"
+)
+
+
+def begin_as(connection: Connection, tenant_id: str | None) -> None:
+    """Make the connection's transaction, which has begun, that of a tenant; of nobody when it is None or empty."""
+    connection.execute(_SET, {"tenant": tenant_id or ""})
+
+
+def work_as(session: Session, tenant_id: str | None) -> None:
+    """Make the session's transaction, if it is in one, and all that it will begin those of a tenant.
+
+    Of nobody when it is None or empty.
+    """
+    session.info[_TENANT] = tenant_id or ""
+    if session.in_transaction():
+        begin_as(session.connection(), tenant_id)
+
+
+@event.listens_for(Session, "after_begin")
+def _begun(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    # A savepoint goes on as whoever its transaction is. What a TaskSession begins is no such savepoint: there too
+    # this fires once after every commit and rollback of the handler's.
+    if _TENANT in session.info and not transaction.nested and connection.dialect.name == "postgresql":
+        begin_as(connection, session.info[_TENANT])
+
+
+def check(database: Database, *, strict: bool) -> None:
+    """Look whether row-level security holds for the role that sessions work as.
+
+    Args:
+        database: one with ``rls``.
+        strict: refuse what would show every tenant's rows; else it is a warning in the log.
+
+    Raises:
+        ConfigError: the role is a superuser or has BYPASSRLS.
+        SchemaError: it owns protected tables that do not force their policies on their owner.
+        UnavailableError: the database cannot be reached.
+    """
+    with translated(), database.engine.connect() as connection:
+        role = connection.execute(_ROLE).one()
+        tables = connection.execute(_TABLES).all()
+    problem: ConfigError | SchemaError | None = None
+    passed_by = [table for table, passes in tables if passes]
+    if role.rolsuper or role.rolbypassrls:
+        kind = "a superuser" if role.rolsuper else "exempt from it (BYPASSRLS)"
+        problem = ConfigError(
+            f"[plugin.database] rls = true, but the role {role.rolname!r} is {kind}: it would see every tenant's rows. "
+            "Let dsn sign in as an ordinary role: CREATE ROLE app LOGIN NOSUPERUSER NOBYPASSRLS"
+        )
+    elif passed_by:
+        problem = SchemaError(
+            f"[plugin.database] rls = true, but the role {role.rolname!r} owns {_listed(passed_by)}, and an owner sees "
+            f"every tenant's rows. Write ALTER TABLE {passed_by[0]} FORCE ROW LEVEL SECURITY, or let dsn sign in as "
+            "a role that owns nothing"
+        )
+    if problem is not None:
+        if strict:
+            raise problem
+        log.warning("%s (refused in prod)", problem)
+    elif not tables:
+        log.warning("[plugin.database] rls = true, but no table has row-level security: nothing keeps tenants apart")
+
+
+def _listed(tables: list[str]) -> str:
+    more = len(tables) - _SHOWN
+    return ", ".join(tables[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
