@@ -89,10 +89,10 @@ _SQLITE: Final = {
 #: end, which it takes for short where the table has just filled.
 _SOURCES: Final = {
     "insert": (
-        f"INSERT INTO {TABLE} (id, kind, destination, payload, message_key, request_id, tenant_id, created_at, "
-        "available_at, due_at) SELECT :id, :kind, :destination, {payload_in}, :message_key, :request_id, :tenant_id, "
-        "{now}, coalesce(w.due, {now}), w.due FROM (SELECT coalesce({due_in}, CASE WHEN {number} IS NOT NULL THEN "
-        "{in_delay} END) AS due) AS w WHERE true ON CONFLICT (id) DO NOTHING"
+        f"INSERT INTO {TABLE} (id, kind, destination, payload, message_key, request_id, tenant_id, status, attempts, "
+        "created_at, available_at, due_at) SELECT :id, :kind, :destination, {payload_in}, :message_key, :request_id, "
+        ":tenant_id, 'pending', 0, {now}, coalesce(w.due, {now}), w.due FROM (SELECT coalesce({due_in}, "
+        "CASE WHEN {number} IS NOT NULL THEN {in_delay} END) AS due) AS w WHERE true ON CONFLICT (id) DO NOTHING"
     ),
     "destination": f"SELECT kind, destination FROM {TABLE} WHERE id = :id",
     "lock": f"UPDATE {TABLE} SET held = held WHERE id IS NULL",

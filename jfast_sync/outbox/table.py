@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, TextClause
+from sqlalchemy import Connection
 
-from jfast_sync.outbox.rows import DeadMessage, Failure, Message, OutboxStats, in_runs, instant, micros
-from jfast_sync.outbox.statements import statements
+from jfast_sync.outbox.dead import PAGE, DeadMessages, ids_json, message_of
+from jfast_sync.outbox.rows import Failure, Message, in_runs
 from jfast_sync.sql.failures import translated
 
 if TYPE_CHECKING:
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Leased", "OutboxTable"]
 
-T = TypeVar("T")
 Lane = tuple[str, str]
-_CAP: Final = 10_000
-_PAGE: Final = 1000
 _MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads, as stored, in one relay's hands
 _KEYS_SWEPT: Final = 50
 _LONGEST_LEASE: Final = 300.0  # seconds; a retry's delay may be as long
@@ -51,7 +47,7 @@ class Leased:
     pause: float | None = None
 
 
-class OutboxTable:
+class OutboxTable(DeadMessages):
     """The table ``jfast_outbox`` of one database; every method is one short transaction unless it takes a session.
 
     Args:
@@ -60,10 +56,7 @@ class OutboxTable:
     """
 
     def __init__(self, database: Database, clock: Clock | None = None) -> None:
-        self.database = database
-        self.postgres = database.dialect == "postgresql"
-        self._clock = clock
-        self._sql = statements(database.dialect)
+        super().__init__(database, clock)
         self._swept = _FIRST
 
     # --- writing, in the caller's transaction ----------------------------------------------------------------
@@ -98,7 +91,7 @@ class OutboxTable:
         rows = self._run(connection, self._sql.due, limit=limit)
         if not rows:
             return Leased(pause=self._next_due(connection))
-        met = [_message(row) for row in _fitting(rows)]
+        met = [message_of(row) for row in _fitting(rows)]
         runs = in_runs(met)
         ready = [message for message in met if message.lane is None]
         held = 0
@@ -111,7 +104,7 @@ class OutboxTable:
         if not ready:
             return Leased(looked_at=len(rows), held=held)
         token = secrets.token_hex(8)
-        ids = _json(message.id for message in ready)
+        ids = ids_json(message.id for message in ready)
         leased = self._run(connection, self._sql.lease, ids=ids, token=token, seconds=seconds)
         bodies = {row["id"]: row["payload"] for row in leased}
         # In the order of `ready`, where a run follows its sequence; the rows came as they were due.
@@ -134,9 +127,9 @@ class OutboxTable:
     def _hold(self, connection: Connection, head: str, ids: Sequence[str], ours: set[str]) -> int:
         # The head is locked until this commits: whoever finishes it then sees what waits for it. Is somebody at it
         # right now, nothing is held; the next look decides.
-        if head not in ours and not self._run(connection, self._sql.blockers, ids=_json([head])):
+        if head not in ours and not self._run(connection, self._sql.blockers, ids=ids_json([head])):
             return 0
-        return self._change(connection, self._sql.hold, ids=_json(ids))
+        return self._change(connection, self._sql.hold, ids=ids_json(ids))
 
     def mark(
         self,
@@ -145,7 +138,7 @@ class OutboxTable:
         sent: Sequence[Message] = (),
         failed: Sequence[tuple[Failure, bool, float]] = (),
         unsent: Sequence[Message] = (),
-        release: int = _PAGE,
+        release: int = PAGE,
     ) -> int:
         """Write what became of leased rows, each only where the lease is still this one's; return how many were sent.
 
@@ -171,7 +164,9 @@ class OutboxTable:
         release: int,
     ) -> int:
         done = (
-            self._run(connection, self._sql.published, ids=_json(one.id for one in sent), token=token) if sent else []
+            self._run(connection, self._sql.published, ids=ids_json(one.id for one in sent), token=token)
+            if sent
+            else []
         )
         for failure, dead, delay in failed:
             self._change(
@@ -188,7 +183,7 @@ class OutboxTable:
         others = [message.id for message in unsent if message.lane not in stuck]
         for ids, held in ((behind, 1), (others, 0)):
             if ids:
-                self._change(connection, self._sql.release, ids=_json(ids), token=token, held=held)
+                self._change(connection, self._sql.release, ids=ids_json(ids), token=token, held=held)
         finished = {one.lane for one in sent} | {failure.message.lane for failure, dead, _ in failed if dead}
         self._unhold(connection, [lane for lane in finished - stuck if lane is not None], release)
         return len(done)
@@ -230,7 +225,7 @@ class OutboxTable:
     def prune(self, retention_seconds: float) -> int:
         """Remove delivered rows older than ``retention_seconds``, in batches; return how many."""
         return self._in_pages(
-            lambda connection: self._change(connection, self._sql.prune, seconds=retention_seconds, limit=_PAGE)
+            lambda connection: self._change(connection, self._sql.prune, seconds=retention_seconds, limit=PAGE)
         )
 
     def jobs_due(self) -> bool:
@@ -239,78 +234,6 @@ class OutboxTable:
             lambda connection: self._run(connection, self._sql.jobs_due, seconds=_LONGEST_LEASE)
         )
         return bool(found)
-
-    # --- looking, and dead messages --------------------------------------------------------------------------
-
-    def stats(self) -> OutboxStats:
-        """Count rows by state, without scanning."""
-        return self.database.transact(self._stats)
-
-    def _stats(self, connection: Connection) -> OutboxStats:
-        counts = self._run(connection, self._sql.counts, cap=_CAP)[0]
-        age = connection.execute(self._sql.oldest, self._with_now({})).scalar() if counts["pending"] else None
-        why = self._sql.failing if counts["failing"] else self._sql.last_death if counts["dead"] else None
-        return OutboxStats(
-            **counts,
-            oldest_pending_seconds=None if age is None else max(float(age), 0.0),
-            last_error=None if why is None else connection.execute(why).scalar(),
-            cap=_CAP,
-        )
-
-    def dead(self, limit: int) -> list[DeadMessage]:
-        """List dead messages, the latest first."""
-        rows = self.database.transact(lambda connection: self._run(connection, self._sql.dead, limit=limit))
-        return [
-            DeadMessage(
-                message=_message(row, row["payload"]),
-                error=row["last_error"],
-                created_at=instant(row["created_at"]),
-                died_at=instant(row["died_at"]),
-            )
-            for row in rows
-        ]
-
-    def revive(self, ids: Sequence[str]) -> list[str]:
-        """Let dead messages be sent again, attempts at zero; return the ids that were there."""
-        return self._ids(self._sql.revive, ids)
-
-    def revive_all(self) -> int:
-        """Let every dead message be sent again, in batches, the longest dead first; return how many."""
-        return self._in_pages(lambda connection: len(self._run(connection, self._sql.revive_some, limit=_PAGE)))
-
-    def discard(self, ids: Sequence[str]) -> list[str]:
-        """Remove dead messages for good; return the ids that were there."""
-        return self._ids(self._sql.discard, ids)
-
-    def discard_all(self) -> int:
-        """Remove every dead message, in batches; return how many."""
-        return self._in_pages(lambda connection: len(self._run(connection, self._sql.discard_some, limit=_PAGE)))
-
-    def _ids(self, statement: TextClause, ids: Sequence[str]) -> list[str]:
-        rows = self.database.transact(lambda connection: self._run(connection, statement, ids=_json(ids)))
-        found = {row["id"] for row in rows}
-        return [one for one in dict.fromkeys(ids) if one in found]
-
-    def _in_pages(self, work: Callable[[Connection], int]) -> int:
-        total = 0
-        while True:
-            changed = self.database.transact(work)
-            total += changed
-            if changed < _PAGE:
-                return total
-
-    # --- statements ------------------------------------------------------------------------------------------
-
-    def _run(self, connection: Connection, statement: TextClause, **parameters: Any) -> list[dict[str, Any]]:
-        return [row._asdict() for row in connection.execute(statement, self._with_now(parameters)).all()]
-
-    def _change(self, connection: Connection, statement: TextClause, **parameters: Any) -> int:
-        return connection.execute(statement, self._with_now(parameters)).rowcount
-
-    def _with_now(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        if not self.postgres:
-            parameters["now"] = micros(self._clock.now() if self._clock is not None else datetime.now(UTC))
-        return parameters
 
 
 def _fitting(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -335,25 +258,7 @@ def _unbroken(run: Sequence[Message], heads: Sequence[Mapping[str, Any]]) -> int
     return length
 
 
-def _message(row: Mapping[str, Any], body: str = "") -> Message:
-    return Message(
-        seq=row["seq"] or 0,
-        id=row["id"],
-        kind=row["kind"],
-        destination=row["destination"],
-        body=body,
-        key=row["message_key"],
-        request_id=row["request_id"],
-        tenant_id=row["tenant_id"],
-        attempts=row["attempts"],
-    )
-
-
 def _lanes(lanes: Mapping[Lane, int]) -> str:
     return json.dumps(
         [{"destination": lane[0], "message_key": lane[1], "number": number} for lane, number in sorted(lanes.items())]
     )
-
-
-def _json(ids: Any) -> str:
-    return json.dumps(list(ids))
