@@ -68,8 +68,8 @@ def own_engines(url: URL, size: int | None, pgbouncer: bool, name: str) -> tuple
             event.listen(engine, "handle_error", _see_lost)
             event.listen(engine, "checkin", _note_idle)
             event.listen(engine, "checkout", _probe_idle)
-            event.listen(engine, "before_cursor_execute", _note_search_path)
-            event.listen(engine, "reset", _reset_search_path)
+            event.listen(engine, "before_cursor_execute", _note_lasting)
+            event.listen(engine, "reset", _forget_lasting)
     return sessions, control
 
 
@@ -103,16 +103,32 @@ def _see_lost(context: Any) -> None:
         context.is_disconnect = True
 
 
-def _note_search_path(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-    if "search_path" in statement.lower():
-        connection.info["jfast_search_path"] = True
+_WITHIN: Final = ("set local", "set transaction", "set constraints")
+_FORGET: Final = "RESET SESSION AUTHORIZATION; RESET ALL; SELECT pg_advisory_unlock_all()"
 
 
-def _reset_search_path(connection: Any, record: Any, _state: Any) -> None:
-    """Take back what a handler's SET search_path left on the connection, before somebody else gets it."""
-    if record.info.pop("jfast_search_path", False):
+def _note_lasting(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+    if _outlasts(statement):
+        connection.info["jfast_lasting"] = True
+
+
+def _outlasts(statement: str) -> bool:
+    """Say whether a statement sets or locks something for longer than its transaction; in doubt it does."""
+    said = statement.lower()
+    head = said.lstrip()[:20]
+    return (
+        (head.startswith("set ") and not head.startswith(_WITHIN))
+        or "search_path" in said
+        or "advisory_lock" in said
+        or ("set_config(" in said and "true)" not in said)
+    )
+
+
+def _forget_lasting(connection: Any, record: Any, _state: Any) -> None:
+    """Take back what a handler has SET or locked for the whole connection, before somebody else gets it."""
+    if record.info.pop("jfast_lasting", False):
         connection.rollback()
-        connection.execute("RESET search_path")
+        connection.execute(_FORGET)
         connection.commit()
 
 
