@@ -143,7 +143,7 @@ def delivery(app: JFast) -> Delivery:
     """Return what sends the outbox's messages to the app's queue and bus."""
     from jfast_sync.outbox.delivery import Delivery
 
-    return Delivery(app.queue.backend if app.config.has("queue") else None, app.bus)
+    return Delivery(app.queue.backend if app.outbox.has_queue else None, app.bus)
 
 
 def _relay_options(app: JFast) -> RelayOptions:

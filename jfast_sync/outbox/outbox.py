@@ -39,6 +39,8 @@ class Outbox:
     Where the queue lives in the session's database a job goes straight into it. Otherwise it is a row of
     ``jfast_outbox``, which a relay brings to the queue after the commit.
 
+    ``has_queue``: whether there is a queue at all.
+
     Args:
         queue: the app's queue.
         tasks: the declared tasks, subscribers among them.
@@ -63,7 +65,7 @@ class Outbox:
         self._queue = queue
         self._tasks = tasks
         self._table = table
-        self._has_queue = has_queue
+        self.has_queue = has_queue
         self._has_bus = has_bus
         self._max_bytes = max_bytes
         self._wake = wake
@@ -131,7 +133,7 @@ class Outbox:
             self._wake = before
 
     def _refuse_undeliverable(self, event_type: str, subscribers: Sequence[Task]) -> None:
-        if subscribers and not self._has_queue:
+        if subscribers and not self.has_queue:
             names = ", ".join(task.name for task in subscribers)
             raise UndeliverableEvent(
                 f'event {event_type!r} has subscribers ({names}) and no queue to run them: add "queue" to [plugins] '

@@ -7,7 +7,6 @@ sent again under the same id.
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -77,7 +76,6 @@ class Relay:
         self._refusals = 0  # passes in a row that found a server away
         self._sweep_at = 0.0
         self._prune_at = time.monotonic() + random.uniform(0.0, _PRUNE_EVERY)  # noqa: S311 - only spreads the load
-        self._pid = os.getpid()
         self._loop = Loop("jfast-relay", self._step)
         self._spare = Loop("jfast-relay-spare", self._help_out)
 
@@ -101,11 +99,6 @@ class Relay:
         """Wait for the threads' end; return whether they ended in time."""
         ended = self._loop.join(deadline)
         return self._spare.join(deadline) and ended
-
-    @property
-    def of_this_process(self) -> bool:
-        """Whether it was made here, and not before a fork."""
-        return self._pid == os.getpid()
 
     def health(self) -> Health:
         """Say whether the relay runs, and what keeps it from its work."""

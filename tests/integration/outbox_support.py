@@ -34,7 +34,7 @@ class PickyQueue(MemoryQueue):
 
 
 @contextmanager
-def opened(dsn: str, *, bus: RecordingBus | None = None, **outbox: Any) -> Iterator[tuple[JFast, PickyQueue]]:
+def opened(dsn: str, *, bus: RecordingBus | None = None, **outbox: Any) -> Iterator[tuple[Any, PickyQueue]]:
     """Open an app on a database of its own with its queue elsewhere; nothing runs in the background."""
     queue = PickyQueue()
     config = load_config(overrides={"database": {"dsn": dsn}, "outbox": outbox})

@@ -47,7 +47,7 @@ def test_rows_that_were_there_are_sent(theirs, postgres_dsn):
         assert jf.messages.revive_all() == 1
         assert relay_of(jf).run_once() == 1
         assert queue.given == ["waits", "died"]
-        job = queue.find("waits").job
+        job = next(row.job for row in queue.jobs() if row.job.id == "waits")
         assert (job.task, job.payload, job.max_attempts, job.tenant_id) == ("t", {"n": 1}, 4, "acme")
 
 
