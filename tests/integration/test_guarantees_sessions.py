@@ -221,11 +221,12 @@ def _switch(connection: Any, _record: object) -> None:
     ],
 )
 def test_what_a_handler_sets_for_its_connection_ends_with_the_job(postgres_dsn: str, lasting: str) -> None:
-    """The next job on the connection would be cancelled, be refused its writes, or wait for a lock nobody gives back."""
+    """The next job there would be cancelled, be refused its writes, or wait for a lock nobody gives back."""
     database = Database(postgres_dsn, pool_size=1)
     state = text(
         "SELECT current_setting('statement_timeout'), current_setting('transaction_isolation'), "
-        "current_setting('default_transaction_read_only'), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), pg_backend_pid()"
+        "current_setting('default_transaction_read_only'), "
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), pg_backend_pid()"
     )
     with database.session() as session:
         before = session.execute(state).one()
