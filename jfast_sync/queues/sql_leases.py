@@ -127,9 +127,7 @@ class SqlLeases(SqlTable):
             return 0
         if not self._postgres and not self._run(connection, self._sql.lapsed):
             return 0
-        rows = self._run(
-            connection, self._sql.recover, limit=CHUNK, error=VANISHED, grace=self.visibility_timeout
-        )
+        rows = self._run(connection, self._sql.recover, limit=CHUNK, error=VANISHED, grace=self.visibility_timeout)
         if rows:
             log.warning("%d jobs whose worker vanished are available again", len(rows))
         return len(rows)

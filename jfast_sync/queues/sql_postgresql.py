@@ -15,6 +15,10 @@ __all__ = ["statements"]
 _NOW: Final = "(SELECT clock_timestamp())"
 # Part of every token: which run of the server the lease was taken from.
 _INCARNATION: Final = "(SELECT '@' || extract(epoch FROM pg_postmaster_start_time())::text)"
+# The asynchronous sibling claims without a token, so ours stays in the row. Its claim counts a start, so a token names
+# the start too; whatever else it does with a job makes it available anew, which is later than our start.
+_TOKEN: Final = "j.lease_token || '/' || j.attempts"
+_RUNNING: Final = "j.status = 'running' AND j.available_at <= j.started_at"
 _DEAD_AT: Final = "coalesce(j.died_at, j.created_at)"
 _MICROSECOND: Final = "'1 microsecond'"
 _EPOCH: Final = "timestamptz 'epoch'"
@@ -39,7 +43,7 @@ def _held(table: str, lock: str, *columns: str) -> str:
     names = "".join(f", g.{column.split()[0]}" for column in columns)
     return (
         f"WITH held AS MATERIALIZED (SELECT j.id{names} FROM {_given(*columns)} JOIN {table} AS j ON j.id = g.id "
-        "WHERE j.lease_token = g.token AND j.status = 'running' "
+        f"WHERE {_TOKEN} = g.token AND {_RUNNING} "
         f"ORDER BY j.id FOR {lock} OF j SKIP LOCKED) "
     )
 
@@ -78,7 +82,7 @@ def _claim(table: str, queues: int, by_task: bool) -> TextClause:
         "locked_until = clock_timestamp() + :visibility * interval '1 second', "
         f"lease_token = CAST(:token AS text) || '.' || j.id || {_INCARNATION}, "
         "worker = :worker, started_at = clock_timestamp(), cancel_requested = false "
-        f"FROM due WHERE j.id = due.id RETURNING {_ROW}, j.lease_token"
+        f"FROM due WHERE j.id = due.id RETURNING {_ROW}, {_TOKEN} AS lease_token"
     )
 
 
@@ -132,7 +136,7 @@ def statements(table: str) -> Statements:
         "status = 'pending', attempts = 0, lapses = 0, available_at = clock_timestamp(), died_at = NULL, "
         "last_error = NULL, traceback = NULL, snoozed_since = NULL, worker = NULL, lease_token = NULL"
     )
-    token = "id = :id AND lease_token = :token AND status = 'running' AND attempts = :attempts"
+    held = f"j.id = :id AND {_TOKEN} = :token AND {_RUNNING}"
     ids = "(SELECT g.id FROM json_to_recordset(CAST(:batch AS json)) AS g(id text))"
     return Statements(
         insert=text(
@@ -194,14 +198,16 @@ def statements(table: str) -> Statements:
             "FROM held WHERE j.id = held.id RETURNING j.id, j.cancel_requested"
         ),
         current=text(
-            f"SELECT j.id FROM {_given()} JOIN {table} AS j ON j.id = g.id "
-            "WHERE j.lease_token = g.token AND j.status = 'running'"
+            f"SELECT j.id FROM {_given()} JOIN {table} AS j ON j.id = g.id WHERE {_TOKEN} = g.token AND {_RUNNING}"
         ),
-        complete=text(f"DELETE FROM {table} WHERE {token}"),
+        complete=text(f"DELETE FROM {table} AS j WHERE {held}"),
         complete_keeping=text(
-            f"UPDATE {table} SET status = 'done', finished_at = clock_timestamp(), locked_until = NULL WHERE {token}"
+            f"UPDATE {table} AS j SET status = 'done', finished_at = clock_timestamp(), locked_until = NULL "
+            f"WHERE {held}"
         ),
-        committed=text(f"SELECT 1 FROM {table} WHERE id = :id AND NOT (status = 'done' AND lease_token = :token)"),
+        committed=text(
+            f"SELECT 1 FROM {table} AS j WHERE j.id = :id AND NOT (j.status = 'done' AND {_TOKEN} = :token)"
+        ),
         prune_done=text(
             f"DELETE FROM {table} WHERE id IN (SELECT j.id FROM {table} AS j WHERE j.status = 'done' "
             "AND j.finished_at < (SELECT clock_timestamp() - :seconds * interval '1 second') "

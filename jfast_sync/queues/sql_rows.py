@@ -219,4 +219,3 @@ def _moment_or_none(value: Any) -> datetime | None:
 def claimed_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Sort claimed rows as they were asked for: RETURNING promises no order."""
     return (-row["priority"], row["available_at"], row["id"])
-

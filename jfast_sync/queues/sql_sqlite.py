@@ -14,6 +14,7 @@ from jfast_sync.queues.sql_statements import COLUMNS, PRIORITIES, Statements
 
 __all__ = ["statements"]
 
+_TOKEN: Final = "j.lease_token || '/' || j.attempts"  # as on PostgreSQL
 _DEAD_AT: Final = "coalesce(j.died_at, j.created_at)"
 _ROW: Final = ", ".join(f"j.{column}" for column in COLUMNS)
 _RETURNED: Final = ", ".join(COLUMNS)
@@ -31,14 +32,14 @@ def _given(*columns: str) -> str:
 def _settled(table: str, changes: str, *columns: str, returning: str = "id") -> TextClause:
     return text(
         f"UPDATE {table} AS j SET {changes} FROM {_given(*columns)} "
-        f"WHERE j.id = g.id AND j.lease_token = g.token AND j.status = 'running' RETURNING {returning}"
+        f"WHERE j.id = g.id AND {_TOKEN} = g.token AND j.status = 'running' RETURNING {returning}"
     )
 
 
 def _of_batch(table: str) -> str:
     return (
         f"id IN (SELECT j.id FROM {_given()} CROSS JOIN {table} AS j ON j.id = g.id "
-        "WHERE j.lease_token = g.token AND j.status = 'running')"
+        f"WHERE {_TOKEN} = g.token AND j.status = 'running')"
     )
 
 
@@ -69,7 +70,8 @@ def _claim(table: str, queues: int, by_task: bool) -> TextClause:
         f"UPDATE {table} SET status = 'running', attempts = min(attempts, 2147483646) + 1, "
         "locked_until = :now + CAST(:visibility * 1000000 AS INTEGER), lease_token = :token || '.' || id, "
         "worker = :worker, started_at = :now, cancel_requested = 0 "
-        f"WHERE id IN (SELECT id FROM ({found}){order}) RETURNING {_RETURNED}, lease_token"
+        f"WHERE id IN (SELECT id FROM ({found}){order}) RETURNING {_RETURNED}, "
+        "lease_token || '/' || attempts AS lease_token"
     )
 
 
@@ -126,7 +128,7 @@ def statements(table: str) -> Statements:
         "status = 'pending', attempts = 0, lapses = 0, available_at = :now, died_at = NULL, "
         "last_error = NULL, traceback = NULL, snoozed_since = NULL, worker = NULL, lease_token = NULL"
     )
-    token = "id = :id AND lease_token = :token AND status = 'running' AND attempts = :attempts"
+    held = f"j.id = :id AND {_TOKEN} = :token AND j.status = 'running'"
     ids = "(SELECT json_extract(value, '$.id') FROM json_each(:batch))"
     return Statements(
         insert=text(
@@ -173,13 +175,15 @@ def statements(table: str) -> Statements:
         ),
         current=text(
             f"SELECT j.id FROM {_given()} CROSS JOIN {table} AS j ON j.id = g.id "
-            "WHERE j.lease_token = g.token AND j.status = 'running'"
+            f"WHERE {_TOKEN} = g.token AND j.status = 'running'"
         ),
-        complete=text(f"DELETE FROM {table} WHERE {token}"),
+        complete=text(f"DELETE FROM {table} AS j WHERE {held}"),
         complete_keeping=text(
-            f"UPDATE {table} SET status = 'done', finished_at = :now, locked_until = NULL WHERE {token}"
+            f"UPDATE {table} AS j SET status = 'done', finished_at = :now, locked_until = NULL WHERE {held}"
         ),
-        committed=text(f"SELECT 1 FROM {table} WHERE id = :id AND NOT (status = 'done' AND lease_token = :token)"),
+        committed=text(
+            f"SELECT 1 FROM {table} AS j WHERE j.id = :id AND NOT (j.status = 'done' AND {_TOKEN} = :token)"
+        ),
         prune_done=text(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE status = 'done' "
             "AND finished_at < :now - CAST(:seconds * 1000000 AS INTEGER) ORDER BY finished_at LIMIT :limit)"

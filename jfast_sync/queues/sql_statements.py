@@ -54,7 +54,7 @@ class Statements:
     release: TextClause  # :batch
     extend: TextClause  # :batch, :visibility
     current: TextClause  # :batch; ids whose token is current
-    complete: TextClause  # :id, :token, :attempts; deletes
+    complete: TextClause  # :id, :token; deletes
     complete_keeping: TextClause
     committed: TextClause  # :id, :token; a row when it was not
     prune_done: TextClause  # :seconds, :limit

@@ -40,10 +40,7 @@ class SqlTransactions(SqlTable):
 
     def complete_in(self, session: Session, lease: Lease) -> bool:
         statement = self._sql.complete_keeping if self.keep_done else self._sql.complete
-        # The attempts are part of the fence because the asynchronous sibling claims without a token.
-        changed = self._change(
-            session.connection(), statement, id=lease.job.id, token=lease.token, attempts=lease.job.attempts
-        )
+        changed = self._change(session.connection(), statement, id=lease.job.id, token=lease.token)
         return changed == 1
 
     def committed(self, lease: Lease) -> bool:

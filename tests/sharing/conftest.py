@@ -1,0 +1,158 @@
+"""The asynchronous sibling beside ours: its virtual environment, its running app, and our app on one database."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import text
+
+from jfast_sync.app import build
+from jfast_sync.config import load_config
+from jfast_sync.core import JFast
+from jfast_sync.sql.engine import Database
+from jfast_sync.tasks.declarations import isolated
+
+#: The ``db`` extra is the smallest one with SQLAlchemy and asyncpg; ``all`` adds nothing that these tests use.
+REQUIREMENT: Final = "jfastframework[db]==0.1.0a12"
+DRIVER: Final = Path(__file__).with_name("sibling.py")
+TOML: Final = """
+[app]
+name = "shop"
+version = "1.2.3"
+
+[plugins]
+enabled = ["observability", "database", "queue", "outbox"]
+
+[plugin.database]
+dsn = "{dsn}"
+pool_size = 5
+max_overflow = 5
+
+[plugin.queue]
+backend = "postgres"
+visibility_timeout = 60
+max_attempts = 3
+prefetch = 10
+
+[plugin.outbox]
+relay = false
+"""
+EFFECTS: Final = text(
+    "CREATE TABLE effects (who text, task text, n integer, tenant_id text, request_id text, trace text)"
+)
+
+
+class Sibling:
+    """The sibling's process; ``ask("enqueue", ...)`` calls that function of its driver."""
+
+    def __init__(self, python: Path, project: Path) -> None:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("JFAST_", "PYTHON"))}
+        self._process = subprocess.Popen(
+            [python, DRIVER],
+            cwd=project,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._answer() == "ready"
+
+    def ask(self, what: str, **fields: Any) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": what, **fields}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None and self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the sibling ended: {self._process.stderr.read()[-3000:]}")
+        answer = json.loads(line)
+        assert "error" not in answer, answer["error"]
+        return answer["answer"]
+
+    def close(self) -> None:
+        _, errors = self._process.communicate(timeout=30)
+        assert self._process.returncode == 0, errors[-3000:]
+
+
+@pytest.fixture(scope="session")
+def sibling_python() -> Path:
+    """The Python of a virtual environment with the sibling; made once, and kept for later runs of the tests."""
+    name = f"{REQUIREMENT.replace('[', '-').replace(']', '')}-py{sys.version_info.major}{sys.version_info.minor}"
+    home = Path(tempfile.gettempdir()) / f"jfast-sync-tests-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    assert home.stat().st_uid == os.getuid(), f"{home} is somebody else's"
+    folder = home / name
+    with (home / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may want it at once
+        if not (folder / "complete").exists():
+            _run(sys.executable, "-m", "venv", "--clear", str(folder))
+            _run(str(folder / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", REQUIREMENT)
+            (folder / "complete").touch()
+    return folder / "bin/python"
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{(done.stdout + done.stderr)[-3000:]}"
+
+
+@pytest.fixture
+def project(postgres_dsn: str, tmp_path: Path) -> Path:
+    """A folder with the one ``jfast.toml`` both libraries read, whose DSN is written as the sibling needs it."""
+    (tmp_path / "jfast.toml").write_text(TOML.format(dsn=postgres_dsn.replace("postgresql:", "postgresql+asyncpg:", 1)))
+    database = Database(postgres_dsn)
+    database.transact(lambda connection: connection.execute(EFFECTS))
+    database.dispose()
+    return tmp_path
+
+
+@pytest.fixture
+def start_sibling(sibling_python: Path, project: Path) -> Iterator[Callable[[], Sibling]]:
+    """Start the sibling's app, which sets up what is missing of its tables; closed after the test."""
+    with ExitStack() as stack:
+
+        def start() -> Sibling:
+            sibling = Sibling(sibling_python, project)
+            stack.callback(sibling.close)
+            return sibling
+
+        yield start
+
+
+@pytest.fixture
+def sibling(start_sibling: Callable[[], Sibling]) -> Sibling:
+    return start_sibling()
+
+
+@pytest.fixture
+def open_ours(project: Path) -> Iterator[Callable[..., JFast]]:
+    """Build an app of ours from the same ``jfast.toml``: tasks declared in the test are its tasks."""
+    with ExitStack() as stack:
+        stack.enter_context(isolated())
+
+        def start(**overrides: Any) -> JFast:
+            app = stack.enter_context(build(load_config(project, environ={}, overrides=overrides)))
+            app.setup()
+            return app
+
+        yield start
+
+
+@pytest.fixture
+def ours(sibling: Sibling, open_ours: Callable[..., JFast]) -> JFast:
+    """Our app, on tables that the sibling has made."""
+    return open_ours()
