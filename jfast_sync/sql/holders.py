@@ -31,22 +31,25 @@ log = logging.getLogger(__name__)
 _PREFIX: Final = "jfast-sync job "
 _LONGEST: Final = 63  # PostgreSQL cuts an application_name after that
 _REMEMBERED: Final = 50
-_MARK: Final = text("SELECT set_config('application_name', :name, true)")
+_MARK: Final = text("SELECT pg_backend_pid(), set_config('application_name', :name, true)")
 _END: Final = text(
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
     "WHERE application_name = ANY(:names) AND datname = current_database() AND pid <> pg_backend_pid()"
 )
 
 
-def mark(connection: Connection, lease: Lease) -> None:
+def mark(connection: Connection, lease: Lease) -> int | None:
     """Show a connection's transaction under the job's name in ``pg_stat_activity``, until it ends.
+
+    Returns the id of the process that serves it, None on SQLite.
 
     Raises:
         UnavailableError: the server cannot be reached.
     """
-    if connection.dialect.name == "postgresql":
-        with translated():
-            connection.execute(_MARK, {"name": _name(lease.job.id, lease.lapses)})
+    if connection.dialect.name != "postgresql":
+        return None
+    with translated():
+        return int(connection.execute(_MARK, {"name": _name(lease.job.id, lease.lapses)}).scalar_one())
 
 
 def end_stale(database: Database, lease: Lease) -> int:

@@ -76,6 +76,8 @@ class AttemptTransaction:
     thread; a lock of the attempt's own makes sure that they never reach the connection's next user.
 
     ``connection`` is for what no rollback of the handler's may undo; the session's own work is a savepoint inside it.
+    ``backend`` is the PostgreSQL process that serves it: what the driver was told until somebody asks the server, for a
+    pooler in between tells numbers of its own.
     """
 
     def __init__(self, database: Database, tenant_id: str | None = None) -> None:
@@ -103,7 +105,7 @@ class AttemptTransaction:
         driver: Any = self.connection.connection.driver_connection
         self._driver = driver
         self._info = self.connection.info
-        self._backend: int | None = driver.info.backend_pid if database.dialect == "postgresql" else None
+        self.backend: int | None = driver.info.backend_pid if database.dialect == "postgresql" else None
         self.session = Session(self.connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
         self.session.info[_JOINED] = True
         if database.rls:
@@ -150,7 +152,7 @@ class AttemptTransaction:
         with self._lock:
             if not self._open:
                 return False
-            if self._backend is None:
+            if self.backend is None:
                 self._driver.interrupt()
             else:
                 self._tell("SELECT pg_cancel_backend(:pid)")
@@ -168,7 +170,7 @@ class AttemptTransaction:
             if not self._open:
                 return False
             self._terminated = True
-            if self._backend is None:
+            if self.backend is None:
                 self._end_sqlite()
             else:
                 self._tell("SELECT pg_terminate_backend(:pid)")
@@ -183,7 +185,7 @@ class AttemptTransaction:
 
     def _tell(self, statement: str) -> None:
         try:
-            self._database.transact(lambda connection: connection.execute(text(statement), {"pid": self._backend}))
+            self._database.transact(lambda connection: connection.execute(text(statement), {"pid": self.backend}))
         except UnavailableError as exc:
             log.warning("could not reach the database to stop a job's statement: %s", exc)
 

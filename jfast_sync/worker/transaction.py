@@ -144,7 +144,7 @@ class Transactions:
             # A subscriber's claim is shared with the asynchronous sibling's, which knows of no tenants.
             wanted.append((key, task.name, None if task.subscribes_to is not None else job.tenant_id))
         try:
-            mark(transaction.connection, attempt.lease)
+            transaction.backend = mark(transaction.connection, attempt.lease)
             for message_id, consumer, tenant_id in wanted:
                 if not claim_on(transaction.connection, message_id, consumer=consumer, tenant_id=tenant_id):
                     return False

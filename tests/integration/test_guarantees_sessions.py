@@ -14,6 +14,7 @@ from jfast_sync.errors import ConfigError
 from jfast_sync.job import Job
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql.engine import Database
+from jfast_sync.sql.session import AttemptTransaction
 from jfast_sync.tasks import TaskSession
 from tests.integration.sql_support import make_queue
 from tests.integration.test_worker_sql import anywhere, apart, bench, database, dead_errors, effects, insert
@@ -237,3 +238,27 @@ def test_what_a_handler_sets_for_its_connection_ends_with_the_job(postgres_dsn: 
     with database.session() as session:
         assert session.execute(state).one() == before
     database.dispose()
+
+
+def test_a_statement_is_cancelled_also_where_a_pooler_tells_process_ids_of_its_own(postgres_dsn: str) -> None:
+    queue = make_queue(postgres_dsn)
+    bench = Bench(queue, queue.database)
+    opened = queue.database.attempt
+
+    def through_a_pooler(tenant_id: str | None = None) -> AttemptTransaction:
+        attempt = opened(tenant_id)
+        attempt.backend = 2**31 - 1
+        return attempt
+
+    queue.database.attempt = through_a_pooler  # type: ignore[method-assign]
+
+    @bench.tasks.task("sleeps", timeout=0.3)
+    def sleeps(payload: dict[str, Any], session: TaskSession) -> None:
+        session.execute(text("SELECT pg_sleep(30)"))
+
+    bench.enqueue("sleeps", max_attempts=1)
+    worker = bench.drain(threads=1, patience=10.0)
+
+    assert dead_errors(bench) == ["TimeoutError: ran longer than 0.3 s"]
+    assert worker.counts.abandoned == 0
+    queue.close()
