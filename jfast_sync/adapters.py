@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jfast_sync.config import Queue as QueueConfig
     from jfast_sync.core import JFast
     from jfast_sync.sql.engine import Database
+    from jfast_sync.telemetry import Telemetry
     from jfast_sync.worker import Worker
     from jfast_sync.worker.child import ChildLauncher
 
@@ -30,6 +31,7 @@ __all__ = [
     "queue",
     "set_up",
     "sized_for",
+    "telemetry",
     "tick_store",
     "worker",
 ]
@@ -169,6 +171,23 @@ def _own_queue(target: str, config: Config) -> Queue:
             f'[plugin.queue] backend = "{target}" is not a queue: it lacks methods of jfast_sync.ports.Queue'
         )
     return made
+
+
+def telemetry(config: Config, backend: Queue) -> Telemetry | None:
+    """Return what traces the app's jobs, or None where the plugin is off; OpenTelemetry is not imported then.
+
+    Raises:
+        MissingDriverError: it is not installed.
+    """
+    if not config.has("telemetry"):
+        return None
+    try:
+        from jfast_sync.telemetry import Telemetry
+    except ImportError:
+        raise MissingDriverError(
+            '[plugins] enabled names "telemetry", which needs OpenTelemetry: pip install "jfast-sync[otel]"'
+        ) from None
+    return Telemetry(backend.backend)
 
 
 def set_up(config: Config, primary: Database | None, backend: Queue) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "current_job",
     "current_request_id",
     "current_tenant_id",
+    "current_trace",
     "get_context",
     "install_app",
     "origin",
@@ -67,6 +68,16 @@ def current_tenant_id() -> str | None:
 def current_request_id() -> str | None:
     """Return the id of the request that is running, or that caused the running job; None outside both."""
     return _origin.get().request_id
+
+
+def current_trace() -> Mapping[str, str] | None:
+    """Return the W3C context that what is built now carries on; None outside a trace.
+
+    Where the app's telemetry is on it is that of the span the thread is in, else that of the running request or job.
+    """
+    telemetry = getattr(_app.get() or next(iter(_installed), None), "telemetry", None)
+    carrier: Mapping[str, str] | None = telemetry.carrier() if telemetry is not None else None
+    return carrier or _origin.get().trace
 
 
 def current_job() -> RunningJob:

@@ -73,6 +73,7 @@ class JFast:
         self.database: Database | None = adapters.database(config, engine=engine, threads=threads)
         self.tasks.check(database_configured=self.database is not None)
         backend = queue if queue is not None else adapters.queue(config, self.database)
+        self.telemetry = adapters.telemetry(config, backend)
         self.queue = QueueClient(backend, self.tasks, config, self.setup)
         self.bus = bus if bus is not None else messaging.bus(config)
         self.messages = messaging.messages(config, self.database)

@@ -32,7 +32,7 @@ class Event:
         id: 1 to 128 characters; made when not given. Published again under its id it is delivered once.
         source: who says so, for example the service's name.
         occurred_at: when it happened (aware; stored as UTC); now unless given.
-        request_id, tenant_id, trace: taken from the running request or job unless given.
+        request_id, tenant_id, trace: taken from the running request, job or span unless given.
         key: events of one key stay in their order; by custom the id of what they are about.
 
     Raises:
@@ -46,7 +46,7 @@ class Event:
     occurred_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     request_id: str | None = field(default_factory=context.current_request_id)
     tenant_id: str | None = field(default_factory=context.current_tenant_id)
-    trace: Mapping[str, str] = field(default_factory=lambda: dict(context.origin().trace or {}))
+    trace: Mapping[str, str] = field(default_factory=lambda: dict(context.current_trace() or {}))
     key: str | None = None
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ class Job:
         available_at: not before this instant (aware; stored as UTC). None: at once.
         delay: not before this long after the backend's clock at enqueue; instead of ``available_at``.
         created_at: when it was stored, by the backend's clock (UTC).
-        request_id, tenant_id, trace: taken from the running request or job unless given.
+        request_id, tenant_id, trace: taken from the running request, job or span unless given.
         error: why the latest attempt failed.
 
     Raises:
@@ -75,7 +75,7 @@ class Job:
     created_at: datetime | None = None
     request_id: str | None = field(default_factory=context.current_request_id)
     tenant_id: str | None = field(default_factory=context.current_tenant_id)
-    trace: Mapping[str, str] | None = field(default_factory=lambda: context.origin().trace)
+    trace: Mapping[str, str] | None = field(default_factory=context.current_trace)
     error: str | None = None
 
     def __post_init__(self) -> None:

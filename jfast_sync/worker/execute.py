@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from jfast_sync import context
-from jfast_sync.job import Lease
+from jfast_sync.job import Job, Lease
 from jfast_sync.observers import JobEvent, Observers
 from jfast_sync.outcome import Bury, Done, Outcome, Policy, Release, Retry
 from jfast_sync.redact import error_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jfast_sync.core import JFast
     from jfast_sync.tasks.registry import Registry
     from jfast_sync.tasks.spec import Task
+    from jfast_sync.telemetry import Processing, Telemetry
 
 __all__ = ["Executor"]
 
@@ -66,6 +67,7 @@ class Executor:
         self._policy = policy
         self._child = child
         self._is_alone = is_alone
+        self._telemetry: Telemetry | None = getattr(app, "telemetry", None)
         self._policies: dict[int, tuple[Task, Policy]] = {}
 
     def begin(self, lease: Lease) -> Attempt:
@@ -81,12 +83,19 @@ class Executor:
     def _execute(self, attempt: Attempt) -> Report:
         job = attempt.lease.job
         app = context.bind_app(cast("JFast", self._app)) if self._app is not None else nullcontext()
-        with context.bind(job.origin), context.bind_job(attempt.running), app:
+        with context.bind(job.origin), context.bind_job(attempt.running), app, self._traced(job) as span:
             self._observers.tell("start", JobEvent(job=job))
             ended, skipped, error = self._ended(attempt)
+            if span is not None:
+                span.ended(*_traced_end(ended, skipped), error)
             if attempt.conclude(ended):
                 self._announce(attempt, ended, skipped, error)
         return Report(attempt.lease, ended, skipped)
+
+    def _traced(self, job: Job) -> AbstractContextManager[Processing | None]:
+        if self._telemetry is None:
+            return nullcontext()
+        return self._telemetry.joined(job) if self._is_alone else self._telemetry.processing(job)
 
     def _ended(self, attempt: Attempt) -> tuple[Ended, bool, BaseException | None]:
         if attempt.task is None:
@@ -165,6 +174,19 @@ def announce(observers: Observers, attempt: Attempt, ended: Ended, error: BaseEx
             observers.tell("dead", failed)
         case _:
             pass
+
+
+def _traced_end(ended: Ended, skipped: bool) -> tuple[str, str | None]:
+    """Say for its span how an attempt ended: in a word, and why it failed (None: it did not)."""
+    match ended:
+        case Done() | Committed():
+            return "skipped" if skipped else "done", None
+        case Retry(refund=refund, error=error):
+            return ("put off", None) if refund else ("retry", error)
+        case Bury(error=error):
+            return "dead", error
+        case _:
+            return type(ended).__name__.lower(), None
 
 
 def _told(ended: Ended, skipped: bool, seconds: float) -> str:
