@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from jfast_sync import adapters
 from jfast_sync.errors import JFastError, UnavailableError
 from jfast_sync.redact import error_text, mask_dsn
-from jfast_sync.sql import schema
+from jfast_sync.sql import schema, tenants
 from jfast_sync_cli.db import state_of
 from jfast_sync_cli.frame import Invocation
 from jfast_sync_cli.project import open_app, open_database, read_config
@@ -32,6 +32,7 @@ _DRIVERS: Final = {  # extra: distribution
     "redis": "redis",
     "rabbitmq": "pika",
     "kafka": "kafka-python",
+    "otel": "opentelemetry-api",
 }
 
 
@@ -94,6 +95,7 @@ def _drivers(config: Config) -> Iterator[Finding]:
         {config.backend}
         | ({"redis"} if config.has("cache") else set())
         | ({"kafka"} if config.has("events") else set())
+        | ({"otel"} if config.has("telemetry") else set())
     )
     for extra, distribution in _DRIVERS.items():
         version = _version(distribution)
@@ -161,7 +163,17 @@ def _database(config: Config, database: Database) -> Iterator[Finding]:
         yield Finding(name="schema", status="warn" if automatic else "fail", detail=detail, fix=fix)
         return
     yield Finding(name="schema", status="ok", detail="the tables are current")
+    if database.rls:
+        yield _tenants(config, database)
     yield from _queue(config, database)
+
+
+def _tenants(config: Config, database: Database) -> Finding:
+    flaw = tenants.flaw(database)
+    if not flaw.text:
+        return Finding(name="tenants", status="ok", detail="row-level security holds for the role of dsn")
+    refused = flaw.error is not None and config.app.env == "prod"
+    return Finding(name="tenants", status="fail" if refused else "warn", detail=flaw.text, fix="see the message")
 
 
 def _queue(config: Config, database: Database) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ that an earlier transaction, or the role's own defaults, left on the connection 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, event, text
@@ -19,12 +20,13 @@ from jfast_sync.sql.failures import translated
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["SETTING", "begin_as", "check", "work_as"]
+__all__ = ["SETTING", "begin_as", "check", "flaw", "work_as"]
 
 log = logging.getLogger(__name__)
 
 SETTING: Final = "jfast.tenant_id"
 _TENANT: Final = "jfast_tenant"
+_UNPROTECTED: Final = "[plugin.database] rls = true, but no table has row-level security: nothing keeps tenants apart"
 _SHOWN: Final = 5  # tables named in one message
 _SET: Final = text(f"SELECT set_config('{SETTING}', :tenant, true)")
 _ROLE: Final = text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
@@ -72,29 +74,47 @@ def check(database: Database, *, strict: bool) -> None:
         SchemaError: it owns protected tables that do not force their policies on their owner.
         UnavailableError: the database cannot be reached.
     """
+    found = flaw(database)
+    if strict and found.error is not None:
+        raise found.error
+    if found.text:
+        log.warning("%s%s", found.text, " (refused in prod)" if found.error is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Why tenants are not kept apart (empty: they are); ``error`` is what prod raises for it, None for a warning."""
+
+    text: str = ""
+    error: ConfigError | SchemaError | None = None
+
+
+def flaw(database: Database) -> Flaw:
+    """Say why row-level security does not hold for the role that sessions work as.
+
+    Raises:
+        UnavailableError: the database cannot be reached.
+    """
     with translated(), database.engine.connect() as connection:
         role = connection.execute(_ROLE).one()
         tables = connection.execute(_TABLES).all()
-    problem: ConfigError | SchemaError | None = None
+    error: ConfigError | SchemaError | None = None
     passed_by = [table for table, passes in tables if passes]
     if role.rolsuper or role.rolbypassrls:
         kind = "a superuser" if role.rolsuper else "exempt from it (BYPASSRLS)"
-        problem = ConfigError(
+        error = ConfigError(
             f"[plugin.database] rls = true, but the role {role.rolname!r} is {kind}: it would see every tenant's rows. "
             "Let dsn sign in as an ordinary role: CREATE ROLE app LOGIN NOSUPERUSER NOBYPASSRLS"
         )
     elif passed_by:
-        problem = SchemaError(
+        error = SchemaError(
             f"[plugin.database] rls = true, but the role {role.rolname!r} owns {_listed(passed_by)}, and an owner sees "
             f"every tenant's rows. Write ALTER TABLE {passed_by[0]} FORCE ROW LEVEL SECURITY, or let dsn sign in as "
             "a role that owns nothing"
         )
-    if problem is not None:
-        if strict:
-            raise problem
-        log.warning("%s (refused in prod)", problem)
-    elif not tables:
-        log.warning("[plugin.database] rls = true, but no table has row-level security: nothing keeps tenants apart")
+    if error is not None:
+        return Flaw(str(error), error)
+    return Flaw("" if tables else _UNPROTECTED)
 
 
 def _listed(tables: list[str]) -> str:

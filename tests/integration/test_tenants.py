@@ -32,6 +32,7 @@ from jfast_sync.tasks import TaskSession
 from jfast_sync.tasks.registry import Registry, isolated
 from jfast_sync.testing import drain
 from tests.docs.pages import blocks
+from tests.integration.cli import TASKS, Project
 from tests.servers import PostgresServer
 from tests.worker_harness import Bench
 
@@ -420,6 +421,39 @@ def test_sqlite_is_refused_also_as_an_engine_of_ones_own(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="rls = true needs PostgreSQL, and this database is sqlite"):
         JFast(config, engine=engine)
     engine.dispose()
+
+
+def test_the_command_refuses_with_the_code_that_the_guide_says(
+    postgres_server: PostgresServer, notes: str, tmp_path: Path
+) -> None:
+    project = Project(tmp_path, {"JFAST_DB_DSN": postgres_server.admin_dsn(_name(notes))})
+    project.config('[app]\nenv = "prod"\n\n[plugin.database]\nrls = true\n')
+    project.tasks(TASKS)
+    project.ok("db", "upgrade")
+    refused = project.run("worker", "--drain")
+    assert refused.code == 2, refused.err
+    assert "is a superuser" in refused.err
+    found = _tenants_of(project)
+    assert found["status"] == "fail"
+    assert "is a superuser" in found["detail"]
+
+
+def test_the_doctor_is_content_where_policies_hold(notes: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, {"JFAST_DB_DSN": notes})
+    project.config('[app]\nenv = "prod"\n\n[plugin.database]\nrls = true\n')
+    project.tasks(TASKS)
+    project.ok("db", "upgrade")
+    assert {"name": "tenants", "status": "ok"}.items() <= _tenants_of(project).items()
+    project.ok("worker", "--drain")
+    with psycopg.connect(notes) as owner:
+        owner.execute("ALTER TABLE notes NO FORCE ROW LEVEL SECURITY")
+    assert project.run("worker", "--drain").code == 4
+    assert _tenants_of(project)["status"] == "fail"
+
+
+def _tenants_of(project: Project) -> dict[str, Any]:
+    checks: list[dict[str, Any]] = project.run("doctor", "--json").json["checks"]
+    return next(check for check in checks if check["name"] == "tenants")
 
 
 # --- the guide -------------------------------------------------------------------------------------------------
