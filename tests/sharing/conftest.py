@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from jfast_sync.config import load_config
 from jfast_sync.core import JFast
 from jfast_sync.sql.engine import Database
 from jfast_sync.tasks.declarations import isolated
+from tests.servers.processes import forget, register
 
 #: The ``db`` extra is the smallest one with SQLAlchemy and asyncpg; ``all`` adds nothing that these tests use.
 REQUIREMENT: Final = "jfastframework[db]==0.1.0a12"
@@ -53,31 +54,27 @@ EFFECTS: Final = text(
 
 
 class Sibling:
-    """The sibling's process; ``ask("enqueue", ...)`` calls that function of its driver."""
+    """The sibling's process; ``ask("enqueue", ...)`` calls that function of its driver, in the app that is open."""
 
-    def __init__(self, python: Path, project: Path) -> None:
+    def __init__(self, python: Path) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("JFAST_", "PYTHON"))}
         self._process = subprocess.Popen(
             [python, DRIVER],
-            cwd=project,
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self._answer() == "ready"
+        register(self._process.pid)
 
     def ask(self, what: str, **fields: Any) -> Any:
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": what, **fields}) + "\n")
         self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None and self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
+            assert self._process.stderr is not None
             raise AssertionError(f"the sibling ended: {self._process.stderr.read()[-3000:]}")
         answer = json.loads(line)
         assert "error" not in answer, answer["error"]
@@ -85,6 +82,7 @@ class Sibling:
 
     def close(self) -> None:
         _, errors = self._process.communicate(timeout=30)
+        forget(self._process.pid)
         assert self._process.returncode == 0, errors[-3000:]
 
 
@@ -120,22 +118,32 @@ def project(postgres_dsn: str, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def start_sibling(sibling_python: Path, project: Path) -> Iterator[Callable[[], Sibling]]:
-    """Start the sibling's app, which sets up what is missing of its tables; closed after the test."""
-    with ExitStack() as stack:
-
-        def start() -> Sibling:
-            sibling = Sibling(sibling_python, project)
-            stack.callback(sibling.close)
-            return sibling
-
-        yield start
+@pytest.fixture(scope="session")
+def sibling_process(sibling_python: Path) -> Iterator[Sibling]:
+    """The sibling's process; its imports are most of what a start costs, so all tests share it."""
+    process = Sibling(sibling_python)
+    yield process
+    process.close()
 
 
 @pytest.fixture
-def sibling(start_sibling: Callable[[], Sibling]) -> Sibling:
-    return start_sibling()
+def opened_sibling(sibling_process: Sibling, project: Path) -> Callable[..., AbstractContextManager[Sibling]]:
+    """Run the sibling's app for a block; it sets up what is missing of its tables."""
+
+    @contextmanager
+    def opened() -> Iterator[Sibling]:
+        assert sibling_process.ask("open", folder=str(project)) == "open"
+        yield sibling_process
+        assert sibling_process.ask("close") == "closed"
+
+    return opened
+
+
+@pytest.fixture
+def sibling(opened_sibling: Callable[..., AbstractContextManager[Sibling]]) -> Iterator[Sibling]:
+    """The sibling's app, running for the length of the test."""
+    with opened_sibling() as sibling:
+        yield sibling
 
 
 @pytest.fixture

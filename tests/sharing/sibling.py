@@ -1,7 +1,7 @@
 """Runs the asynchronous sibling, in its own virtual environment: one JSON request per line in, one answer per line out.
 
-The current folder holds the ``jfast.toml`` that both libraries read. The sibling's own app is started with it, as its
-``jfast worker`` does; ``{"do": "enqueue", ...}`` calls the function of that name below.
+``{"do": "open", "folder": ...}`` starts the sibling's own app with the ``jfast.toml`` there, as its ``jfast worker``
+does; ``{"do": "enqueue", ...}`` calls the function of that name below.
 """
 
 # mypy: ignore-errors
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
@@ -81,6 +82,10 @@ async def theirs(payload: dict, session: TaskSession) -> None:
 @task("shop.fails")
 async def fails(payload: dict, ctx: TaskContext) -> None:
     raise ValueError("no")
+
+
+@task("beat", every=timedelta(seconds=1))
+async def beat(payload: dict) -> None: ...
 
 
 @subscribe("receipt.registered", name="shop.react")
@@ -207,18 +212,30 @@ async def answer(sibling: Sibling, request: dict[str, Any]) -> Any:
     return await getattr(sibling, request.pop("do"))(**request)
 
 
-async def main() -> None:
-    logging.disable(logging.CRITICAL)
-    tracing.set_backend(Tracing())
+async def serve(folder: str) -> None:
+    """Run the app of one folder, and answer what is asked of it until it is closed."""
+    os.chdir(folder)
     app = create_app()
     async with app.router.lifespan_context(app):
         sibling = Sibling(get_context(app))
-        print(json.dumps({"answer": "ready"}), flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps({"answer": "open"}), flush=True)
+        while (request := await read())["do"] != "close":
             # A task of its own, so that the context of one request is not the next one's.
-            result = await asyncio.gather(answer(sibling, json.loads(line)), return_exceptions=True)
-            failed = isinstance(result[0], BaseException)
-            print(json.dumps({"error": repr(result[0])} if failed else {"answer": result[0]}), flush=True)
+            [result] = await asyncio.gather(answer(sibling, request), return_exceptions=True)
+            failed = isinstance(result, BaseException)
+            print(json.dumps({"error": repr(result)} if failed else {"answer": result}), flush=True)
+    print(json.dumps({"answer": "closed"}), flush=True)
+
+
+async def read() -> dict[str, Any]:
+    return json.loads(await asyncio.to_thread(sys.stdin.readline) or '{"do": "close"}')
+
+
+async def main() -> None:
+    logging.disable(logging.CRITICAL)
+    tracing.set_backend(Tracing())
+    while (request := await read())["do"] == "open":
+        await serve(request["folder"])
 
 
 asyncio.run(main())
