@@ -84,7 +84,8 @@ class GuardedConnection(sqlite3.Connection):
         self._doomed = True
         deadline = time.monotonic() + _PATIENCE
         while not self._guard.acquire(timeout=0.01):
-            self.interrupt()
+            with suppress(sqlite3.ProgrammingError):  # its own thread has closed it just now
+                self.interrupt()
             if time.monotonic() > deadline:
                 return
         try:
