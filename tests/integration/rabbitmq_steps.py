@@ -49,6 +49,18 @@ def take(queue: RabbitQueue, count: int, timeout: float = 20.0) -> list[Lease]:
     return leases
 
 
+def take_again(queue: RabbitQueue, count: int, timeout: float = 20.0) -> list[Lease]:
+    """Claim until so many leases are held, through connections that are made again meanwhile."""
+    leases: list[Lease] = []
+
+    def claimed() -> int:
+        leases.extend(unless_away(lambda: queue.claim(count - len(leases), 0.5, EVERYTHING)) or ())
+        return len(leases)
+
+    eventually(claimed, timeout, until=lambda found: found >= count, what=f"{count} jobs")
+    return leases
+
+
 def settle(queue: RabbitQueue, *leases: Lease, outcome: Outcome = Done()) -> list[Settled]:  # noqa: B008 - frozen
     return queue.settle([Settlement(lease, outcome) for lease in leases])
 
@@ -63,4 +75,4 @@ def unless_away(ask: Callable[[], Any]) -> Any:
         return None
 
 
-__all__ = ["DEFAULT", "EVERYTHING", "SMALL", "a_job", "opened", "settle", "take", "unless_away"]
+__all__ = ["DEFAULT", "EVERYTHING", "SMALL", "a_job", "opened", "settle", "take", "take_again", "unless_away"]

@@ -9,7 +9,7 @@ import pytest
 from jfast_sync.errors import UnavailableError
 from jfast_sync.job import Job
 from jfast_sync.queues.rabbitmq.intake import Intake
-from jfast_sync.queues.rabbitmq.ledger import Delivery, Ledger
+from jfast_sync.queues.rabbitmq.ledger import Arrival, Delivery, Ledger, Standing
 from jfast_sync.queues.rabbitmq.message import Stored
 from jfast_sync.queues.rabbitmq.names import Names, WorkQueue
 from jfast_sync.queues.rabbitmq.publisher import Message
@@ -84,3 +84,28 @@ def test_a_classic_queues_lapse_is_written_down_before_the_job_starts() -> None:
     stored = Stored.from_body(message.body)
     assert (stored.job.attempts, stored.lapses, message.routing_key) == (1, 1, "jfast.jobs")
     assert desk.acknowledged == [again]
+
+
+def test_two_copies_of_one_message_that_waited_side_by_side_start_once() -> None:
+    """A publisher whose confirm was lost publishes again under the same message id."""
+    desk = Desk()
+    first, second = desk.delivery(GOOD), desk.delivery(GOOD)
+    second.tag = 2
+    assert {desk.ledger.arrive(each) for each in (first, second)} == {Arrival.NEW}
+    assert len(desk.intake.leases([first, second])) == 1
+    assert desk.acknowledged == [second]
+
+
+def test_a_message_that_came_again_before_its_first_delivery_was_leased_is_adopted() -> None:
+    desk = Desk()
+    first = desk.delivery(GOOD)
+    desk.ledger.arrive(first)
+    desk.ledger.lose([])
+    desk.ledger.connected()
+    second = desk.delivery(GOOD)
+    second.generation = desk.ledger.generation
+    assert desk.ledger.arrive(second) is Arrival.NEW
+    [lease] = desk.intake.leases([first])
+    assert desk.intake.leases([second]) == []
+    assert desk.ledger.find(lease)[0] is Standing.CURRENT
+    assert not desk.acknowledged

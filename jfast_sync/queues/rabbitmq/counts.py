@@ -31,7 +31,11 @@ class Counts:
         self._directory = directory
 
     def read(self, connection: Connection) -> Found:
-        """Count; a named queue that somebody has deleted counts as empty."""
+        """Count.
+
+        Raises:
+            MissingError: somebody has deleted a queue.
+        """
         names = self._topology.names
         levels = [names.level(number) for number in range(self._topology.cascade.levels)]
         fixed = [*levels, names.dead, names.lost]

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from jfast_sync.errors import UnavailableError
 from jfast_sync.loop import Deadline
-from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, failure
+from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, MissingError, failure
 from jfast_sync.queues.rabbitmq.names import BANDS, DEFAULT_QUEUE, Names, WorkQueue
 
-__all__ = ["Directory"]
+__all__ = ["AGAIN_HEADER", "Directory"]
+
+AGAIN_HEADER: Final = "jfast-again"
 
 _QUIET: Final = 0.1
 
@@ -31,6 +33,7 @@ class Directory:
         self._lock = threading.Lock()
         self._known = {DEFAULT_QUEUE}
         self._channel: Channel | None = None
+        self._made_again: str | None = None  # a queue that was deleted and made again while we followed
 
     def add(self, queue: str) -> None:
         """This process has made a queue, or seen it."""
@@ -55,6 +58,7 @@ class Directory:
     def follow(self, connection: Connection) -> None:
         """Read the stream from its beginning, and go on reading whenever the connection is driven."""
         self._channel = self._read(connection)
+        self._made_again = None  # that is history
 
     def catch_up(self, connection: Connection) -> None:
         """Read what the stream holds now, where nobody in this process follows it."""
@@ -62,17 +66,27 @@ class Directory:
             self._read(connection).close()
 
     def check(self) -> None:
-        """Notice that the broker has closed the stream's channel."""
+        """Notice that the broker has closed the stream's channel, or that consumers may be forgotten.
+
+        Raises:
+            MissingError: a queue was deleted and made again; what consumes it may not have been told.
+            UnavailableError: the channel is closed.
+        """
         if self._channel is not None and self._channel.error is not None:
             raise UnavailableError(f"RabbitMQ closed a channel: {self._channel.error}")
+        if self._made_again is not None:
+            raise MissingError(f"the queue {self._made_again!r} was deleted in RabbitMQ and made again")
 
     def _read(self, connection: Connection) -> Channel:
         deadline = Deadline(BOUND)
         channel = connection.channel(deadline)
         read: list[None] = []
 
-        def heard(amqp: Any, method: Any, _properties: Any, body: bytes) -> None:
-            self.add(body.decode(errors="replace"))
+        def heard(amqp: Any, method: Any, properties: Any, body: bytes) -> None:
+            name = body.decode(errors="replace")
+            self.add(name)
+            if (properties.headers or {}).get(AGAIN_HEADER):
+                self._made_again = name
             read.append(None)
             self.on_news()
             amqp.basic_ack(method.delivery_tag)

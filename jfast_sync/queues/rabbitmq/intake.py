@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from jfast_sync.errors import PayloadError, UnavailableError
 from jfast_sync.job import Lease
-from jfast_sync.queues.rabbitmq.ledger import Delivery, Ledger
+from jfast_sync.queues.rabbitmq.ledger import Arrival, Delivery, Ledger
 from jfast_sync.queues.rabbitmq.message import Stored, milliseconds
 from jfast_sync.queues.rabbitmq.publisher import Message, new_message_id
 from jfast_sync.queues.rabbitmq.routing import Routing
@@ -44,8 +44,13 @@ class Intake:
     def leases(self, deliveries: Sequence[Delivery]) -> list[Lease]:
         """Turn deliveries into leases; what cannot start now is stored elsewhere, then acknowledged."""
         now = datetime.now(UTC)
-        leases, elsewhere = [], []
+        leases: list[Lease] = []
+        elsewhere: list[tuple[Delivery, Message]] = []
+        over: list[Delivery] = []
         for delivery in deliveries:
+            if (known := self._ledger.still_new(delivery)) is not Arrival.NEW:
+                over += [delivery] if known is Arrival.OVER else []
+                continue
             try:
                 stored = Stored.from_body(delivery.body)
             except PayloadError as exc:
@@ -56,6 +61,8 @@ class Intake:
                 elsewhere.append((delivery, instead))
             else:
                 leases.append(self._ledger.lease(delivery, stored, now))
+        if over:
+            self._acknowledge(over)
         try:
             self._put_elsewhere(elsewhere)
         except UnavailableError:

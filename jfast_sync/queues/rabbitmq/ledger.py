@@ -120,17 +120,25 @@ class Ledger:
     def arrive(self, delivery: Delivery) -> Arrival:
         """Take notice of a delivery."""
         with self._lock:
-            token = self._tokens.get(delivery.message_id)
-            if token is not None:
-                held = self._held[token]
-                if held.delivery.generation == delivery.generation:
-                    return Arrival.OVER  # the same message twice: published twice, or moved on twice by the broker
-                held.delivery = delivery
-                return Arrival.ADOPTED
-            if delivery.message_id in self._over:
-                return Arrival.OVER
-            delivery.forgiven = self._waited.pop(delivery.message_id, 0)
-            return Arrival.NEW
+            known = self._known(delivery)
+            if known is Arrival.NEW:
+                delivery.forgiven = self._waited.pop(delivery.message_id, 0)
+            return known
+
+    def still_new(self, delivery: Delivery) -> Arrival:
+        """Say what a delivery is by the time it is claimed: two copies of one message may have waited side by side."""
+        with self._lock:
+            return self._known(delivery)
+
+    def _known(self, delivery: Delivery) -> Arrival:
+        token = self._tokens.get(delivery.message_id)
+        if token is None:
+            return Arrival.OVER if delivery.message_id in self._over else Arrival.NEW
+        held = self._held[token]
+        if held.delivery.generation == delivery.generation:
+            return Arrival.OVER  # the same message twice: published twice, or moved on twice by the broker
+        held.delivery = delivery
+        return Arrival.ADOPTED
 
     def lease(self, delivery: Delivery, stored: Stored, now: datetime) -> Lease:
         """Turn a delivery into a lease."""

@@ -9,8 +9,8 @@ from typing import Final
 
 from jfast_sync.loop import Deadline
 from jfast_sync.queues.rabbitmq.connection import BOUND, Connection, MissingError
-from jfast_sync.queues.rabbitmq.directory import Directory
-from jfast_sync.queues.rabbitmq.names import WorkQueue
+from jfast_sync.queues.rabbitmq.directory import AGAIN_HEADER, Directory
+from jfast_sync.queues.rabbitmq.names import BANDS, DEFAULT_QUEUE, WorkQueue
 from jfast_sync.queues.rabbitmq.publisher import Message, new_message_id
 from jfast_sync.queues.rabbitmq.topology import Topology, declare
 
@@ -58,27 +58,34 @@ class Maker:
         """Make what a message that came back was meant for."""
         self._topology.setup(connection)
         for queue in sorted({message.queue for message in returned if message.queue is not None}):
-            self._make(connection, queue)
+            with self._lock:
+                again = queue == DEFAULT_QUEUE or queue in self._made
+            self._make(connection, queue, again=again)
             self._note(queue)
 
     def _exists(self, connection: Connection, queue: str) -> bool:
         deadline = Deadline(BOUND)
         channel = connection.channel(deadline)
-        name = self._topology.names.work(WorkQueue(1, queue))
         try:
-            channel.call("queue_declare", deadline, queue=name, passive=True)
+            for band in range(len(BANDS)):  # all of them: somebody may have deleted one
+                name = self._topology.names.work(WorkQueue(band, queue))
+                channel.call("queue_declare", deadline, queue=name, passive=True)
         except MissingError:
             return False
         channel.close()
         return True
 
-    def _make(self, connection: Connection, queue: str) -> None:
-        """Announce, then make: a worker that misses the announcement would never look into the queue."""
+    def _make(self, connection: Connection, queue: str, *, again: bool = False) -> None:
+        """Announce, then make: a worker that misses the announcement would never look into the queue.
+
+        ``again`` tells those who consume it to do so afresh, as the broker may not tell them that it was deleted.
+        """
         deadline = Deadline(BOUND)
         channel = connection.channel(deadline)
         confirmed: list[object] = []
         channel.call("confirm_delivery", deadline, ack_nack_callback=confirmed.append)
-        announcement = Message("", self._topology.names.directory, queue.encode(), new_message_id())
+        headers = {AGAIN_HEADER: True} if again else None
+        announcement = Message("", self._topology.names.directory, queue.encode(), new_message_id(), headers=headers)
         channel.amqp.basic_publish("", announcement.routing_key, announcement.body, announcement.properties)
         channel.wait(lambda: bool(confirmed), deadline)
         channel.close()

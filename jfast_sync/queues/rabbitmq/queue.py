@@ -20,7 +20,7 @@ from jfast_sync.outcome import Done, Settlement
 from jfast_sync.ports import DeadFilter, Held, Selection, Settled, Stats
 from jfast_sync.queues.rabbitmq import ledger as ledgers
 from jfast_sync.queues.rabbitmq.cascade import DEFAULT, Cascade
-from jfast_sync.queues.rabbitmq.connection import Server
+from jfast_sync.queues.rabbitmq.connection import MissingError, Server
 from jfast_sync.queues.rabbitmq.consumer import Consumer
 from jfast_sync.queues.rabbitmq.counts import Counts, Found
 from jfast_sync.queues.rabbitmq.dead import Graveyard
@@ -245,7 +245,12 @@ class RabbitQueue:
 
     def _counted_now(self) -> Found:
         found: list[Found] = []
-        self._asking.use(lambda connection: found.append(self._counts.read(connection)))
+        try:
+            self._asking.use(lambda connection: found.append(self._counts.read(connection)))
+        except MissingError:  # somebody has deleted a queue: it is made again by whoever uses it next
+            self.setup()
+            self._asking.use(lambda connection: self._maker.ensure(connection, set(self._directory.known())))
+            self._asking.use(lambda connection: found.append(self._counts.read(connection)))
         return found[-1]
 
     def _publish(self, publisher: Publisher, messages: Sequence[Message]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -16,11 +16,12 @@ from jfast_sync.queues.rabbitmq.connection import BOUND, Connection
 from jfast_sync.queues.rabbitmq.ledger import Delivery
 from jfast_sync.queues.rabbitmq.message import deliveries
 from jfast_sync.queues.rabbitmq.names import BANDS, DEFAULT_QUEUE, WorkQueue
-from jfast_sync.queues.rabbitmq.topology import Queue, Topology, declare
+from jfast_sync.queues.rabbitmq.topology import Topology, declare
 
 __all__ = ["Subscriptions"]
 
 _QUIET: Final = 0.05  # seconds
+_STARVED: Final = 3.0  # seconds
 _MOST: Final = 65_535  # what a prefetch can be
 _GOT: Final = ""  # the consumer of what was fetched without one
 
@@ -52,6 +53,7 @@ class Subscriptions:
         self._channel = connection.channel(Deadline(BOUND))
         self._tags = count(1)
         self._standing: list[str] = []  # tags of consumers, oldest first
+        self._starving: float | None = None  # monotonic: since when jobs are ready that do not come
         self._moved = 0.0  # monotonic: when something was last delivered or acknowledged
         self._consumers: dict[str, _Consumer] = {}  # the cancelled ones too, while something of theirs is held
         self._gone: set[str] = set()  # named queues of which the broker has cancelled a consumer
@@ -132,14 +134,33 @@ class Subscriptions:
         return True
 
     def counts(self, works: Iterable[WorkQueue]) -> dict[WorkQueue, int]:
-        """Count what is ready in each queue; declares it, so that one that was deleted is there again."""
+        """Count what is ready in each queue.
+
+        Raises:
+            MissingError: one is not there. To declare it here would leave it without its binding.
+        """
         asked = sorted(works)
         answers: list[Any] = []
         for work in asked:
-            part = self._queue(work)
-            self._channel.amqp.queue_declare(part.name, durable=True, arguments=part.arguments, callback=answers.append)
+            self._channel.amqp.queue_declare(self._topology.names.work(work), passive=True, callback=answers.append)
         self._channel.wait(lambda: len(answers) == len(asked), Deadline(BOUND))
         return {work: answer.method.message_count for work, answer in zip(asked, answers, strict=True)}
+
+    def check_fed(self, counts: Mapping[WorkQueue, int]) -> None:
+        """Notice consumers that the broker has forgotten.
+
+        Where a queue is deleted and made again at once, RabbitMQ may neither cancel its consumers nor feed them.
+
+        Raises:
+            UnavailableError: jobs are ready and a consumer here has credit, and for a while nothing has come of it.
+        """
+        now = time.monotonic()
+        if not any(count and self.is_hungry_on((work,)) for work, count in counts.items()):
+            self._starving = None
+        elif self._starving is None or self._moved > self._starving:
+            self._starving = now
+        elif now - self._starving >= _STARVED:
+            raise UnavailableError("RabbitMQ has jobs and hands out none; the connection is made again")
 
     def barrier(self) -> None:
         """Wait until everything the broker had sent has arrived: a queue answers after what it delivered before."""
@@ -219,6 +240,3 @@ class Subscriptions:
         if consumer is not None and frame.method.consumer_tag in self._standing:
             self._standing.remove(frame.method.consumer_tag)
             self._gone.add(consumer.work.queue)
-
-    def _queue(self, work: WorkQueue) -> Queue:
-        return Queue(self._topology.names.work(work), self._topology.arguments())

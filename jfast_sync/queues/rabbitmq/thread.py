@@ -142,9 +142,7 @@ class ConsumingThread:
         self._up.clear()
         self._tried.set()
         connection, self._connection, self._subscriptions = self._connection, None, None
-        lost = list(self._buffer)
-        self._buffer.clear()
-        self._ledger.lose(lost)
+        self._ledger.lose(self._emptied())
         if connection is not None:
             connection.close()
         with suppress(Empty):
@@ -223,8 +221,7 @@ class ConsumingThread:
 
     def _return_unclaimed(self) -> None:
         assert self._subscriptions is not None
-        surplus = list(self._buffer)
-        self._buffer.clear()
+        surplus = self._emptied()
         if not surplus:
             return
         if self._give_back(surplus):
@@ -235,13 +232,19 @@ class ConsumingThread:
             self._ledger.lose(surplus)
             self._subscriptions.requeue(surplus)
 
+    def _emptied(self) -> list[Delivery]:
+        """Take what is buffered, one by one: a claim takes from the other side, and nothing may be had by both."""
+        taken: list[Delivery] = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._buffer.popleft())
+        return taken
+
     def _look(self, limit: int, wait: float, works: frozenset[WorkQueue]) -> int:
         """See what is there and ask for it; return how many deliveries to wait for a little."""
         assert self._subscriptions is not None
         subscriptions = self._subscriptions
         subscriptions.retire(keep=works)
-        if subscriptions.is_hungry_on(works):
-            return 0
         if not wait and not subscriptions.engaged:
             for work in sorted(works):
                 while len(self._buffer) < limit and subscriptions.get(work):
@@ -249,6 +252,9 @@ class ConsumingThread:
             subscriptions.barrier()
             return 0
         counts = subscriptions.counts(works)
+        subscriptions.check_fed(counts)
+        if subscriptions.is_hungry_on(works):
+            return 0
         total = 0
         for work in sorted(works):
             if counts[work] and total < limit:
