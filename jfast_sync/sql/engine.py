@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from jfast_sync.context import current_tenant_id
 from jfast_sync.errors import ConfigError, UnavailableError
+from jfast_sync.forks import after_fork
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import ownership, sqlite_transactions
 from jfast_sync.sql.failures import is_lost, is_passing, translate
@@ -224,4 +225,4 @@ def _forked_all() -> None:
         database._forked()
 
 
-os.register_at_fork(after_in_child=_forked_all)
+after_fork(_forked_all)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.context import current_request_id
 from jfast_sync.errors import JFastError, UnavailableError
-from jfast_sync.health import Check, Health
 from jfast_sync.ports import Stats
 from jfast_sync.redact import error_text, redact
 from jfast_sync.web.answers import Answer
 from jfast_sync.web.flights import Flights, NoAnswer
 from jfast_sync.web.problems import problem, problem_of
 from jfast_sync.web.readiness import Readiness
-from jfast_sync.web.serving import threads_missing
 
 if TYPE_CHECKING:
     from jfast_sync.core import JFast
@@ -36,19 +34,13 @@ class Endpoints:
     def __init__(self, core: JFast) -> None:
         self._core = core
         self._prod = core.config.app.env == "prod"
-        self._readiness = Readiness(self._checks, service=core.config.app.name, prod=self._prod)
+        self._readiness = Readiness(core.checks, service=core.config.app.name, prod=self._prod)
         self._flights: Flights[Stats] = Flights(_STATS_SECONDS)
 
     @property
     def routes(self) -> Mapping[str, Callable[[str], Answer]]:
         """The paths, without any prefix, and what answers them."""
         return {READY: lambda _path: self.ready(), STATS: self.stats}
-
-    def _checks(self) -> dict[str, Check]:
-        checks = dict(self._core.checks())
-        if (why := threads_missing()) is not None:
-            checks["background"] = Check(lambda: Health(status="degraded", detail=why))
-        return checks
 
     def ready(self) -> Answer:
         """Say how the app is, within 3 seconds, whatever its servers do."""

@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from jfast_sync.loop import Deadline
 
-__all__ = ["Flights", "NoAnswer", "threads_run"]
+__all__ = ["NO_THREADS", "Flights", "NoAnswer", "threads_run"]
+
+NO_THREADS: Final = "uWSGI runs no threads here; start it with --enable-threads"
 
 T = TypeVar("T")
 
@@ -24,9 +26,8 @@ class NoAnswer(Exception):
 
 
 def threads_run() -> bool:
-    """Say whether a thread started here would ever run: not in uWSGI, unless it was told to enable threads."""
-    options = getattr(sys.modules.get("uwsgi"), "opt", None)
-    return options is None or any(options.get(name) for name in ("enable-threads", "threads"))
+    """Say whether a thread started here would ever run: an older uWSGI must be told to enable threads."""
+    return bool(getattr(sys.modules.get("uwsgi"), "has_threads", True))
 
 
 def _in_place(question: Callable[[], T]) -> T | Exception:

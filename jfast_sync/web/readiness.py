@@ -16,7 +16,7 @@ from typing import Any, Final
 from jfast_sync.health import Check, Health
 from jfast_sync.redact import error_text, redact
 from jfast_sync.web.answers import Answer
-from jfast_sync.web.flights import Flights, NoAnswer, threads_run
+from jfast_sync.web.flights import NO_THREADS, Flights, NoAnswer, threads_run
 
 __all__ = ["CHECK_SECONDS", "Readiness", "evaluate"]
 
@@ -121,9 +121,7 @@ class Readiness:
         silent = f"{_SILENT} {self._flights.timeout:g} s"
         results = {name: _health(answers[name], check.critical, silent) for name, check in checks.items()}
         if not threads_run():
-            results["threads"] = Health(
-                status="degraded", detail="uWSGI runs no threads here; start it with --enable-threads"
-            )
+            results["threads"] = Health(status="degraded", detail=NO_THREADS)
         for name, health in results.items():
             self._log_change(name, health)
         return results

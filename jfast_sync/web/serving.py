@@ -2,8 +2,9 @@
 
 A module that builds an app is imported by many that never serve: a preloading master, the parent of a reloader, a
 command, a test. So nothing starts with the app. The servers known here are watched instead: gunicorn's worker processes
-and werkzeug's server (``flask run``, ``app.run()``) as they enter their loops, uWSGI's workers after their fork. Under
-any other server the first request starts what is not running yet; :meth:`jfast_sync.core.JFast.start` does it earlier.
+and werkzeug's server (``flask run``, ``app.run()``) as they enter their loops; uWSGI's workers after their fork or,
+with lazy apps, once their app is loaded. Under any other server the first request starts what is not running yet;
+:meth:`jfast_sync.core.JFast.start` does it earlier.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from jfast_sync.forks import after_fork, after_uwsgi_fork, renew
+from jfast_sync.loop import Deadline
 from jfast_sync.redact import error_text
+from jfast_sync.web.flights import NO_THREADS, threads_run
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
 
     from jfast_sync.core import JFast
 
-__all__ = ["begin", "begin_for", "start_when_serving", "threads_missing"]
+__all__ = ["begin", "begin_for", "start_when_serving"]
 
 log = logging.getLogger(__name__)
 
 _HOOKED: Final = "_jfast_begins_to_serve"
+_LOADS: Final = 300.0  # seconds an app has to be loaded; after that its first request is waited for
+_LOOKS: Final = 0.05
 
 _apps: WeakSet[JFast] = WeakSet()
 _lock = threading.Lock()
@@ -42,7 +49,7 @@ def _forked() -> None:
     _begun.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+after_fork(_forked)
 
 
 def start_when_serving(core: JFast) -> None:
@@ -60,6 +67,10 @@ def begin() -> None:
         if _begun.get(os.getpid(), 0) >= len(apps):
             return
         _begun[os.getpid()] = len(apps)
+    if not threads_run():
+        # A thread would stand still wherever the request that let it run has ended: in a transaction, for example.
+        log.error("nothing works in the background here: %s", NO_THREADS)
+        return
     for app in apps:
         if app.closed:
             continue
@@ -72,17 +83,9 @@ def begin() -> None:
 
 def begin_for(environ: WSGIEnvironment) -> None:
     """Start what is not running yet, when a request came from a server and not from a test's client."""
+    renew()
     if _begun.get(os.getpid(), 0) < len(_apps) and (environ.get("SERVER_SOFTWARE") or "uwsgi.version" in environ):
         begin()
-
-
-def threads_missing() -> str | None:
-    """Say why background threads cannot work in this process; None where they can."""
-    uwsgi = sys.modules.get("uwsgi")
-    options = getattr(uwsgi, "opt", {})
-    if uwsgi is None or any(name in options for name in ("enable-threads", b"enable-threads", "threads", b"threads")):
-        return None
-    return "uWSGI runs without threads: start it with --enable-threads, or nothing works in the background here"
 
 
 # --- the servers -------------------------------------------------------------------------------------------------
@@ -117,19 +120,25 @@ def _call_first(owner: Any, name: str) -> None:
 
 
 def _watch_uwsgi() -> None:
-    try:
-        uwsgi: Any = import_module("uwsgi")  # there inside a uWSGI process only
-    except ImportError:
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is None or hasattr(uwsgi, _HOOKED):
         return
-    before = getattr(uwsgi, "post_fork_hook", None)  # with lazy apps it has passed: the first request starts them
-    if hasattr(before, _HOOKED):
-        return
+    setattr(uwsgi, _HOOKED, True)
+    after_uwsgi_fork(_begin_in_worker)
+    if uwsgi.worker_id() and threads_run():  # forked already: the apps are lazy, and this one is being loaded
+        threading.Thread(target=_begin_when_loaded, args=(uwsgi,), name="jfast-begin", daemon=True).start()
 
-    def forked() -> None:
-        if before is not None:
-            before()
-        if uwsgi.worker_id():  # not in a mule or a spooler
-            begin()
 
-    setattr(forked, _HOOKED, True)
-    uwsgi.post_fork_hook = forked
+def _begin_in_worker(uwsgi: Any) -> None:
+    if uwsgi.worker_id():  # not in a mule or a spooler
+        begin()
+
+
+def _begin_when_loaded(uwsgi: Any) -> None:
+    # Not while the app is being imported: its tasks would not all be declared. uWSGI tells nobody when it is done.
+    deadline, number = Deadline(_LOADS), uwsgi.worker_id()
+    while not deadline.passed:
+        if any(worker["apps"] for worker in uwsgi.workers() if worker["id"] == number):
+            return begin()
+        time.sleep(_LOOKS)
+    return None

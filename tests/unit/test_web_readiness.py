@@ -186,15 +186,12 @@ class TestAsking:
             "readiness: events is ok: no details",
         ]
 
-    @pytest.mark.parametrize("options", [{"enable-threads": True}, {"threads": b"4"}])
-    def test_uwsgi_with_threads_is_like_any_server(
-        self, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options))
+    def test_uwsgi_with_threads_is_like_any_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(has_threads=1))
         assert Readiness(lambda: {"queue": Check(Health)}, service="shop").results() == {"queue": Health()}
 
     def test_uwsgi_without_threads_is_asked_in_place_and_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt={}))
+        monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(has_threads=0))
         inside: list[str] = []
 
         def ask() -> Health:
