@@ -8,16 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from jfast_sync import adapters, context, messaging
+from jfast_sync import adapters, checks, context, messaging
 from jfast_sync.client import QueueClient
-from jfast_sync.errors import ConfigError, JFastError, NotInJobError, NotProvidedError
-from jfast_sync.health import Check, Health
+from jfast_sync.errors import ConfigError, NotInJobError, NotProvidedError
+from jfast_sync.health import Check
 from jfast_sync.observers import Observer, Observers
-from jfast_sync.redact import error_text
 from jfast_sync.scheduling import Scheduling
 from jfast_sync.tasks.registry import Registry
 
@@ -281,46 +281,11 @@ class JFast:
 
     def checks(self) -> dict[str, Check]:
         """Return what ``/ready`` asks, by name."""
-        checks = {"queue": Check(self._queue_health, critical=True)}
+        asked = {"queue": Check(partial(checks.queue, self), critical=True)}
         if self.database is not None:
-            checks["database"] = Check(self._database_health, critical=True)
+            asked["database"] = Check(partial(checks.database, self.database), critical=True)
         if self.messages is not None:
-            checks["outbox"] = Check(self.relaying.health)
+            asked["outbox"] = Check(self.relaying.health)
         for number, worker in enumerate(self._workers):
-            checks["worker" if number == 0 else f"worker-{number + 1}"] = Check(worker.health)
-        return checks
-
-    def _database_health(self) -> Health:
-        database = self._database_or_refuse()
-        try:
-            # Not Database.check: whoever asks bounds the time already, and its thread would be one more per poll.
-            database.transact(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
-        except JFastError as exc:
-            return Health(status="unavailable", detail=error_text(exc), critical=True)
-        return Health(detail=f"{database.dialect} answers", critical=True, meta={"dialect": database.dialect})
-
-    def _queue_health(self) -> Health:
-        backend = self.queue.backend
-        try:
-            stats = self.queue.stats()
-        except JFastError as exc:
-            meta = {"backend": backend.backend}
-            return Health(status="unavailable", detail=error_text(exc), critical=True, meta=meta)
-        scheduling = self.scheduling.health()
-        remarks = [*stats.warnings, *filter(None, [scheduling.detail])]
-        if stats.dead:
-            remarks.insert(0, f"{stats.dead} dead letters: see jfast-sync jobs dead")
-        return Health(
-            status="degraded" if remarks else "ok",
-            detail="; ".join(remarks),
-            critical=True,
-            meta={
-                "backend": backend.backend,
-                "ready": stats.ready,
-                "delayed": stats.delayed,
-                "running": stats.running,
-                "dead": stats.dead,
-                "oldest_ready_seconds": stats.oldest_ready,
-                "scheduler": scheduling.meta,
-            },
-        )
+            asked["worker" if number == 0 else f"worker-{number + 1}"] = Check(worker.health)
+        return asked

@@ -134,7 +134,7 @@ class Backend(ABC):
 class MemoryBackend(Backend):
     name = "memory"
     capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, SelectsTasks, LeaseClock, FineOrder, CountsAll})
-    undecodable = {
+    undecodable: ClassVar[Mapping[str, bytes]] = {
         "not JSON": b'{"a":',
         "not an object": b"[1, 2]",
         "too many digits": TOO_MANY_DIGITS,
@@ -229,7 +229,7 @@ class SqlBackend(Backend):
 class SqliteBackend(SqlBackend):
     name = "sqlite"
     url = "sqlite_dsn"
-    undecodable = {
+    undecodable: ClassVar[Mapping[str, bytes]] = {
         "not JSON": b'{"a":',
         "not an object": b"[1, 2]",
         "too many digits": TOO_MANY_DIGITS,
@@ -259,7 +259,7 @@ class PostgresBackend(SqlBackend):
     url = "emptied_postgres_dsn"
     bare_url = "postgres_dsn"
     capabilities = SqlBackend.capabilities | {RowLocks, Server}
-    undecodable = {
+    undecodable: ClassVar[Mapping[str, bytes]] = {
         "too many digits": TOO_MANY_DIGITS,
         "not an object": b"[1, 2]",
         "a bare text": b'"x"',
@@ -289,7 +289,8 @@ class PostgresBackend(SqlBackend):
 
     def put_undecodable(self, kind: str | None = None) -> None:
         if kind is None or kind not in self._instants:
-            return super().put_undecodable(kind)
+            super().put_undecodable(kind)
+            return
         job = Job(task="broken", max_attempts=3)
         self.open().enqueue([job])
         with self.session() as session:

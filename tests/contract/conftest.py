@@ -28,7 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     needed = {capability for mark in metafunc.definition.iter_markers("needs") for capability in mark.args}
-    able = [kind for kind in (*BACKENDS, RedisBackend, RabbitBackend) if needed <= kind.capabilities]
+    kinds: tuple[type[Backend], ...] = (*BACKENDS, RedisBackend, RabbitBackend)
+    able = [kind for kind in kinds if needed <= kind.capabilities]
     assert able, f"no backend declares {needed}"
     metafunc.parametrize("backend", able, ids=[kind.name for kind in able], indirect=True)
 

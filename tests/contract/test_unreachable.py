@@ -23,7 +23,7 @@ LEASE = Lease(job=a_job(), token="0" * 32, claimed_at=datetime.now(UTC))
 OPERATIONS: dict[str, Callable[[Any], object]] = {
     "setup": lambda queue: queue.setup(),
     "enqueue": lambda queue: queue.enqueue([a_job()]),
-    "claim": lambda queue: claim(queue),
+    "claim": claim,
     "settle": lambda queue: settle(queue, LEASE, Done()),
     "extend": lambda queue: extend(queue, LEASE),
     "recover": lambda queue: queue.recover(),

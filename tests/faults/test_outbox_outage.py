@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 import time
+from functools import partial
 
 import pytest
 
@@ -66,7 +68,7 @@ def test_from_commit_to_start(opened):
     for number in range(1, 42):
         write(jf, 1)
         committed = time.monotonic()
-        eventually(lambda: len(started), 10, until=lambda count, wanted=number: count >= wanted, interval=0.001)
+        eventually(lambda: len(started), 10, until=partial(operator.le, number), interval=0.001)
         latencies.append(started[-1] - committed)
 
     print(f"commit to start: median {statistics.median(latencies) * 1000:.1f} ms, longest {max(latencies) * 1000:.1f}")
