@@ -338,6 +338,34 @@ def test_a_settlement_lost_in_an_outage_is_known_to_be_written_afterwards(
     assert far.settle([Settlement(lease, Done()) for lease in leases]) == [Settled.REFUSED] * 3
 
 
+def test_another_threads_settlement_does_not_take_the_answer_to_a_lost_one(
+    far: RedisQueue, queue: RedisQueue, network: Proxy
+):
+    put_many(far, 2)
+    mine, other = take(far, 2)
+    network.swallow_next_reply(after=mine.token.encode())
+    repeat = far._repeat
+    far._repeat = lambda run: run(False)  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError):
+        far.settle([Settlement(mine, Done())])
+    far._repeat = repeat  # type: ignore[method-assign]
+
+    assert far.settle([Settlement(other, Done())]) == [Settled.APPLIED]
+    assert far.settle([Settlement(mine, Done())]) == [Settled.APPLIED]
+    assert far.settle([Settlement(mine, Done())]) == [Settled.REFUSED]
+
+
+def test_a_dead_letter_that_cannot_be_revived_does_not_hold_up_revive_where(
+    queue: RedisQueue, redis_server: RedisServer
+):
+    redis_server.command("HSET", TAG + "jobs", ":zz", b"1 0 3 0:default\n{}")
+    redis_server.command("ZADD", TAG + "dead", "5", ":zz")
+    good = put(queue)
+    settle(queue, take(queue, 1)[0], Bury("no"))
+    assert queue.revive_where(DeadFilter()) == 1
+    assert ids(take(queue, 1)) == [good.id]
+
+
 def test_a_batch_in_parts_that_fails_midway_is_answered_in_full_the_next_time(
     far: RedisQueue, queue: RedisQueue, network: Proxy
 ):

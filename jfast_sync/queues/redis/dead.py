@@ -65,8 +65,10 @@ class RedisDeadLetters(RedisStore):
             if not ids:
                 return total
             matching = [letter.job.id for letter in self._letters(ids) if _matches(letter, where)]
-            total += len(self.revive(matching))
-            kept += len(ids) - len(matching)
+            revived = len(self.revive(matching))
+            total += revived
+            # Where nothing moved, the next page has to be another one: a foreign entry may have no id to revive it by.
+            kept += len(ids) - len(matching) if revived else len(ids)
 
     def discard(self, ids: Sequence[str]) -> list[str]:
         """Remove dead letters for good; return the ids that were there."""

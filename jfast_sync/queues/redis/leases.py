@@ -25,6 +25,7 @@ log = logging.getLogger("jfast_sync.queues.redis")
 
 VANISHED: Final = "its worker vanished: the lease ran out before the job was finished"
 _CHUNK: Final = 1000
+_KEPT_ANSWERS: Final = 10_000  # to settlements that nobody has asked for again
 _SECOND: Final = 1_000_000
 _LONGEST_DELAY: Final = 3660 * 86_400.0  # as for a job's own delay; seconds
 _HELD: Final = (Held.LOST, Held.YES, Held.CANCEL)
@@ -51,7 +52,7 @@ class Leases(RedisStore):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Write outcomes, each only where its token is current; one round trip for every 1,000."""
-        known = self._clear_doubts()
+        known = self._clear_doubts(settlements)
         left = [one for one in settlements if _key(one) not in known]
         written: list[Settled] = []
         try:
@@ -60,7 +61,7 @@ class Leases(RedisStore):
                 written += self._write(_Doubt(part, self._caller_key("settle"), uuid.uuid4().hex))
         except UnavailableError:
             with self._doubts_lock:
-                self._untold = {**known, **dict(zip(map(_key, left), written, strict=False))}
+                self._untold |= {**known, **dict(zip(map(_key, left), written, strict=False))}
             raise
         answers = iter(written)
         return [known.get(_key(one)) or next(answers) for one in settlements]
@@ -77,14 +78,19 @@ class Leases(RedisStore):
             raise
         return [Settled.APPLIED if answer == "1" else Settled.REFUSED for answer in answers.decode()]
 
-    def _clear_doubts(self) -> dict[tuple[str, str], Settled]:
-        """Have batches answered whose reply was lost in an outage; else what they wrote would look refused."""
+    def _clear_doubts(self, asked: Sequence[Settlement]) -> dict[tuple[str, str], Settled]:
+        """Have batches answered whose reply was lost in an outage; else what they wrote would look refused.
+
+        Return the answers to what is asked for now; those to another thread's settlements are kept for it.
+        """
         with self._doubts_lock:
             while self._doubts:
                 first = self._doubts[0]
                 self._untold |= zip(map(_key, first.batch), self._write(first, again=True), strict=True)
                 self._doubts.pop(0)
-            known, self._untold = self._untold, {}
+            known = {key: self._untold.pop(key) for key in map(_key, asked) if key in self._untold}
+            while len(self._untold) > _KEPT_ANSWERS:
+                del self._untold[next(iter(self._untold))]
         return known
 
     def extend(self, leases: Sequence[Lease]) -> list[Held]:
