@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from jfast_sync.job import Job
@@ -30,7 +31,10 @@ class RedisBackend(Backend):
     name = "redis"
     url = "redis_url"
     capabilities = frozenset({DeadLetters, Inspectable, DistinctIds, Server, LeaseClock, FineOrder, CountsAll})
-    undecodable = MemoryBackend.undecodable | {"another's": b'{"id": "other", "task": "t"}'}
+    undecodable: ClassVar[Mapping[str, bytes]] = {
+        **MemoryBackend.undecodable,
+        "another's": b'{"id": "other", "task": "t"}',
+    }
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
