@@ -16,8 +16,8 @@ from tests.servers.rabbitmq import RabbitServer
 from tests.waiting import eventually
 
 EVERYTHING = Selection(worker="w")
-#: Delays up to 25 s, declared in a tenth of the time.
-SMALL = Cascade(levels=8, tick_ms=100)
+#: Delays up to 6 s, declared in a tenth of the time.
+SMALL = Cascade(levels=6, tick_ms=100)
 
 
 @contextmanager

@@ -294,8 +294,8 @@ def test_a_job_finished_while_cut_off_is_not_run_again(
 def test_a_channel_closed_by_the_broker_is_noticed(killable_rabbitmq: RabbitServer) -> None:
     """consumer_timeout: the broker closes the channel of whoever holds a message for too long."""
     with opened(killable_rabbitmq) as queue:
-        killable_rabbitmq.set_env("consumer_timeout", "3000")
-        killable_rabbitmq.set_env("channel_tick_interval", "1000")
+        killable_rabbitmq.set_env("consumer_timeout", "1500")
+        killable_rabbitmq.set_env("channel_tick_interval", "500")
         try:
             queue.enqueue([a_job(id="long")])
             [lease] = take(queue, 1)
@@ -310,7 +310,10 @@ def test_a_channel_closed_by_the_broker_is_noticed(killable_rabbitmq: RabbitServ
             killable_rabbitmq.set_env("channel_tick_interval", "60000")
 
 
-def test_a_memory_alarm_is_a_typed_error_within_a_bound(killable_rabbitmq: RabbitServer) -> None:
+def test_a_memory_alarm_is_a_typed_error_within_a_bound(
+    killable_rabbitmq: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jfast_sync.queues.rabbitmq.publisher.BOUND", 3.0)  # eight seconds outside of tests
     with opened(killable_rabbitmq) as queue:
         queue.enqueue([a_job() for _ in range(3)])
         leases = take(queue, 3)
@@ -320,7 +323,7 @@ def test_a_memory_alarm_is_a_typed_error_within_a_bound(killable_rabbitmq: Rabbi
             with pytest.raises(UnavailableError, match=r"holds back publishers|does not answer"):
                 for _ in range(5):  # what is on its way when the alarm comes may still be taken
                     queue.enqueue([a_job()])
-            assert time.monotonic() - before < 20
+            assert time.monotonic() - before < 12
             assert settle(queue, leases[0]) == [Settled.APPLIED]  # acknowledgements go on
             assert any("holds back" in warning for warning in eventually(lambda: queue.stats().warnings, 20))
         finally:

@@ -26,10 +26,8 @@ log = logging.getLogger("jfast_sync.queues.rabbitmq")
 
 T = TypeVar("T")
 
-_AGAIN_BASE, _AGAIN_CAP = 0.1, 5.0
 _GATHER: Final = 0.25  # seconds to wait for the rest of what a look has counted
 _GLANCE: Final = 0.02
-_SEEK_EVERY: Final = 1.0
 
 
 class Consumer(ConsumingThread):

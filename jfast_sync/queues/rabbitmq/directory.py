@@ -21,7 +21,7 @@ __all__ = ["AGAIN_HEADER", "Directory"]
 
 AGAIN_HEADER: Final = "jfast-again"
 
-_QUIET: Final = 0.1
+_QUIET: Final = 0.1  # seconds
 
 
 class Directory:
@@ -29,6 +29,7 @@ class Directory:
 
     def __init__(self, names: Names) -> None:
         self.on_news: Callable[[], None] = lambda: None  # called when another process has made a queue
+        self.quiet = _QUIET  # how long nothing has to come for the stream to be read to its end
         self._names = names
         self._lock = threading.Lock()
         self._known = {DEFAULT_QUEUE}
@@ -98,7 +99,7 @@ class Directory:
         while len(read) > seen:
             seen = len(read)
             with suppress(UnavailableError):
-                channel.wait(partial(_more, read, seen), Deadline(_QUIET))
+                channel.wait(partial(_more, read, seen), Deadline(self.quiet))
         if channel.error is not None:
             raise failure(channel.error)
         return channel

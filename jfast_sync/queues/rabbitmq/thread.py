@@ -37,9 +37,7 @@ log = logging.getLogger("jfast_sync.queues.rabbitmq")
 
 T = TypeVar("T")
 
-_AGAIN_BASE, _AGAIN_CAP = 0.1, 5.0
-_GATHER: Final = 0.25  # seconds to wait for the rest of what a look has counted
-_GLANCE: Final = 0.02
+_AGAIN_BASE, _AGAIN_CAP = 0.1, 2.0
 _LEAVE: Final = 0.5
 _SEEK_EVERY: Final = 1.0
 
