@@ -157,3 +157,38 @@ def test_an_unknown_servers_first_request_starts_it(serve, tmp_path):
     assert serve(sys.executable, "-c", script).wait(30) == 0, (tmp_path / "log").read_text()
 
     assert [what for what, _ in notes(tmp_path)] == ["import", "relay", "request"]
+
+
+#: uWSGI as an app sees it, and a fork that Python is not told of.
+_UWSGI = """
+import os
+has_threads = int(os.environ["THREADS"])
+worker_id = lambda: int(os.getpid() != master)
+master = os.getpid()
+post_fork_hook = lambda: print("the app's own hook")
+"""
+_FORK = """
+import ctypes, os, main, uwsgi
+database = main.app.extensions["jfast"].database
+pools = [database.engine.pool, database.control.pool]
+child = ctypes.PyDLL(None).fork()
+if child:
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+uwsgi.post_fork_hook()
+kept = [pool for pool in pools if pool in (database.engine.pool, database.control.pool)]
+print(len(kept), "pools are the parent's", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 0])
+def test_a_fork_that_python_is_not_told_of(serve, tmp_path, threads):
+    (tmp_path / "uwsgi.py").write_text(_UWSGI)
+    master = serve(sys.executable, "-c", _FORK, THREADS=str(threads), PYTHONUNBUFFERED="1")
+    log = tmp_path / "log"
+    assert master.wait(30) == 0, log.read_text()
+
+    assert "0 pools are the parent's" in log.read_text()
+    assert "the app's own hook" in log.read_text()
+    assert [what for what, pid in notes(tmp_path) if pid != master.pid] == ["relay"] * threads
+    assert ("start it with --enable-threads" in log.read_text()) == (not threads)
