@@ -278,10 +278,11 @@ def test_a_job_finished_while_cut_off_is_not_run_again(
     with opened(rabbitmq_server, url=rabbitmq_server.url_by_port(network.port)) as queue:
         queue.enqueue([a_job() for _ in range(4)])
         leases = take(queue, 4)
-        network.cut()
         network.refuse()
-        with pytest.raises(UnavailableError):
-            eventually(lambda: settle(queue, *leases) != [Settled.APPLIED] * 4, 10)
+        network.cut()
+        eventually(lambda: not queue.consumer._up.is_set(), what="the cut to be noticed")
+        with pytest.raises(UnavailableError):  # before that, outcomes are applied and the acknowledgements lost
+            settle(queue, *leases)
         network.restore()
         for lease in leases:
             eventually(
