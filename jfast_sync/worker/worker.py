@@ -33,6 +33,7 @@ from jfast_sync.worker.slots import Slots
 from jfast_sync.worker.state import Counts, State
 from jfast_sync.worker.supervisor import follow_supervisor
 from jfast_sync.worker.transaction import Transactions
+from jfast_sync.worker.turns import quick_turns
 from jfast_sync.worker.watch import Watch
 
 if TYPE_CHECKING:
@@ -243,7 +244,8 @@ class Worker:
         while not self._stops and self._failure is None and not self._is_over():
             self._wait(_LOOK_EVERY if self._ending else None)
         self._phase = "stopping"
-        self._shut_down()
+        with quick_turns():
+            self._shut_down()
         self._phase = "ended"
         self.exit_code = 0 if self._failure is None else 1
         atexit.unregister(self._at_exit)

@@ -129,12 +129,12 @@ def test_readiness_beside_a_worker(project: Project) -> None:
 
     try:
         answer = eventually(ready, timeout=30, until=lambda it: it.get("status") == "ok", what="a healthy worker")
-        assert set(answer["checks"]) == {"database", "queue", "worker"}  # type: ignore[call-overload]
         worker.send_signal(signal.SIGINT)
         _, err = worker.communicate(timeout=30)
     finally:
         worker.kill()
-        worker.wait()
+        worker.communicate()
+    assert set(answer["checks"]) == {"database", "outbox", "queue", "worker"}  # type: ignore[call-overload]
     assert worker.returncode == 0
     assert "Traceback" not in err
 
