@@ -47,13 +47,9 @@ def own_engines(url: URL, size: int | None, pgbouncer: bool, name: str) -> tuple
         arguments = {key: value for key, value in arguments.items() if key not in url.query}
         if pgbouncer:
             arguments["prepare_threshold"] = None
-    make = partial(
-        create_engine, url, poolclass=QueuePool, pool_use_lifo=True, hide_parameters=True, pool_timeout=30
-    )
+    make = partial(create_engine, url, poolclass=QueuePool, pool_use_lifo=True, hide_parameters=True, pool_timeout=30)
     # A size that was asked for is kept to; the default may grow under load.
-    sessions = make(
-        pool_size=size or _SESSIONS, max_overflow=0 if size else _SESSIONS, connect_args=arguments
-    )
+    sessions = make(pool_size=size or _SESSIONS, max_overflow=0 if size else _SESSIONS, connect_args=arguments)
     if url.get_backend_name() == "postgresql" and not pgbouncer:
         # A plan made for an empty queue must not stay when it is full: the queue's statements go by their indexes.
         given = str(url.query.get("options", ""))

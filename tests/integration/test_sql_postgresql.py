@@ -45,9 +45,7 @@ def prepared(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar_one())
 
 
-def test_behind_a_pooler_nothing_is_prepared_and_nobody_listens(
-    postgres_dsn: str, admin: psycopg.Connection
-) -> None:
+def test_behind_a_pooler_nothing_is_prepared_and_nobody_listens(postgres_dsn: str, admin: psycopg.Connection) -> None:
     database = Database(postgres_dsn, pgbouncer=True)
     queue = SqlQueue(database)
     run(queue, 50)
@@ -86,9 +84,7 @@ def test_a_column_added_from_outside_changes_nothing(postgres_queue: SqlQueue, a
     run(postgres_queue, 20)
 
 
-def test_a_server_gone_read_only_is_left_and_found_again(
-    postgres_queue: SqlQueue, admin: psycopg.Connection
-) -> None:
+def test_a_server_gone_read_only_is_left_and_found_again(postgres_queue: SqlQueue, admin: psycopg.Connection) -> None:
     queue = postgres_queue
     run(queue, 5)
     name = admin.info.dbname
