@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from jfast_sync_cli.dead import counted, require_ids_or_all, say_all, say_ids
 from jfast_sync_cli.exits import Exit
 from jfast_sync_cli.frame import Invocation, say_error
 from jfast_sync_cli.jobs_show import dead_json, print_dead, print_job, row_json
@@ -24,6 +25,9 @@ __all__ = ["jobs"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PAGE = 500
+
+_NOUN: Final = "dead letter"
+_NONE: Final = "No dead letters match."
 
 
 @click.group()
@@ -160,15 +164,15 @@ def retry(
     as_json: bool,
 ) -> None:
     """Put dead letters back into the queue with their attempts at zero."""
-    _ids_or_all(ids, every, (task, tenant, since))
+    require_ids_or_all(ids, every, (task, tenant, since))
     with open_app(ctx.obj) as app:
         letters = app.queue.dead_letters
         if every:
             count = letters.revive_where(_where(task, tenant, since))
-            _report_all(count, "retried", as_json)
+            say_all(count, _NOUN, "retried", as_json, none=_NONE)
             return
         revived = letters.revive(list(dict.fromkeys(ids)))
-    _report_ids(ctx, ids, revived, "retried", as_json)
+    say_ids(ctx, ids, revived, _NOUN, "retried", as_json)
 
 
 @jobs.command()
@@ -191,21 +195,21 @@ def discard(
     as_json: bool,
 ) -> None:
     """Remove dead letters for good; asks first."""
-    _ids_or_all(ids, every, (task, tenant, since))
+    require_ids_or_all(ids, every, (task, tenant, since))
     where = _where(task, tenant, since)
     with open_app(ctx.obj) as app:
         letters = app.queue.dead_letters
         chosen = [letter.job.id for letter in _pages(letters, where)] if every else list(dict.fromkeys(ids))
-        if chosen and not yes and not click.confirm(f"Remove {_count(len(chosen))} for good?", err=True):
+        if chosen and not yes and not click.confirm(f"Remove {counted(len(chosen), _NOUN)} for good?", err=True):
             click.echo("Nothing was discarded.", err=True)
             ctx.exit(Exit.PROBLEMS)
         discarded: list[str] = []
         for start in range(0, len(chosen), _PAGE):
             discarded += letters.discard(chosen[start : start + _PAGE])
     if every:
-        _report_all(len(discarded), "discarded", as_json)
+        say_all(len(discarded), _NOUN, "discarded", as_json, none=_NONE)
     else:
-        _report_ids(ctx, ids, discarded, "discarded", as_json)
+        say_ids(ctx, ids, discarded, _NOUN, "discarded", as_json)
 
 
 @jobs.command()
@@ -246,39 +250,8 @@ def _where(task: str | None, tenant: str | None, since: datetime | None) -> Dead
     return DeadFilter(task=task, tenant_id=tenant, since=since)
 
 
-def _ids_or_all(ids: Sequence[str], every: bool, filters: Sequence[object]) -> None:
-    if every and ids:
-        raise click.UsageError("give ids or --all, not both")
-    if not every and any(value is not None for value in filters):
-        raise click.UsageError("--task, --tenant and --since go with --all")
-    if not every and not ids:
-        raise click.UsageError("give ids, or --all")
-
-
 def _pages(letters: DeadLetters, where: DeadFilter) -> Iterator[DeadJob]:
     after: str | None = None
     while page := letters.dead(where, limit=_PAGE, after=after):
         yield from page
         after = page[-1].job.id
-
-
-def _report_all(count: int, done: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"count": count})
-    else:
-        click.echo(f"{_count(count)} {done}." if count else "No dead letters match.")
-
-
-def _report_ids(ctx: click.Context, asked: Sequence[str], found: Sequence[str], done: str, as_json: bool) -> None:
-    missing = [job_id for job_id in dict.fromkeys(asked) if job_id not in set(found)]
-    if as_json:
-        print_json({done: list(found), "unknown": missing})
-    elif found:
-        click.echo(f"{_count(len(found))} {done}.")
-    if missing:
-        say_error(f"no such dead letter: {', '.join(missing)}")
-        ctx.exit(Exit.PROBLEMS)
-
-
-def _count(number: int) -> str:
-    return f"{number} dead letter{'' if number == 1 else 's'}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jfast_sync_cli.dead import counted, require_ids_or_all, say_all, say_ids
 from jfast_sync_cli.exits import Exit
-from jfast_sync_cli.frame import Invocation, say_error
+from jfast_sync_cli.frame import Invocation
 from jfast_sync_cli.options import common_options, json_option, project_options
 from jfast_sync_cli.project import open_app
 from jfast_sync_cli.show import age, indented, print_json
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from jfast_sync.outbox.table import OutboxTable
 
 __all__ = ["outbox"]
+
+_NOUN: Final = "dead message"
+_NONE: Final = "No dead messages."
 
 
 @click.group()
@@ -97,14 +100,14 @@ def dead(invocation: Invocation, limit: int, as_json: bool) -> None:
 @click.pass_context
 def retry(ctx: click.Context, ids: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Let dead messages be sent again, their attempts at zero."""
-    _ids_or_all(ids, every)
+    require_ids_or_all(ids, every)
     with open_app(ctx.obj) as app:
         messages = _messages(app)
         if every:
-            _report_all(messages.revive_all(), "retried", as_json)
+            say_all(messages.revive_all(), _NOUN, "retried", as_json, none=_NONE)
             return
         found = messages.revive(ids)
-    _report_ids(ctx, ids, found, "retried", as_json)
+    say_ids(ctx, ids, found, _NOUN, "retried", as_json)
 
 
 @outbox.command()
@@ -116,18 +119,18 @@ def retry(ctx: click.Context, ids: tuple[str, ...], every: bool, as_json: bool) 
 @click.pass_context
 def discard(ctx: click.Context, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
     """Remove dead messages for good; asks first."""
-    _ids_or_all(ids, every)
-    what = "every dead message" if every else _count(len(set(ids)))
+    require_ids_or_all(ids, every)
+    what = "every dead message" if every else counted(len(set(ids)), _NOUN)
     with open_app(ctx.obj) as app:
         messages = _messages(app)
         if not yes and not click.confirm(f"Remove {what} for good?", err=True):
             click.echo("Nothing was discarded.", err=True)
             ctx.exit(Exit.PROBLEMS)
         if every:
-            _report_all(messages.discard_all(), "discarded", as_json)
+            say_all(messages.discard_all(), _NOUN, "discarded", as_json, none=_NONE)
             return
         found = messages.discard(ids)
-    _report_ids(ctx, ids, found, "discarded", as_json)
+    say_ids(ctx, ids, found, _NOUN, "discarded", as_json)
 
 
 def _messages(app: JFast) -> OutboxTable:
@@ -153,32 +156,3 @@ def _dead_json(dead: DeadMessage) -> dict[str, Any]:
         "created_at": dead.created_at.isoformat(),
         "died_at": dead.died_at.isoformat(),
     }
-
-
-def _ids_or_all(ids: Sequence[str], every: bool) -> None:
-    if every and ids:
-        raise click.UsageError("give ids or --all, not both")
-    if not every and not ids:
-        raise click.UsageError("give ids, or --all")
-
-
-def _report_all(count: int, done: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"count": count})
-    else:
-        click.echo(f"{_count(count)} {done}." if count else "No dead messages.")
-
-
-def _report_ids(ctx: click.Context, asked: Sequence[str], found: Sequence[str], done: str, as_json: bool) -> None:
-    missing = [one for one in dict.fromkeys(asked) if one not in set(found)]
-    if as_json:
-        print_json({done: list(found), "unknown": missing})
-    elif found:
-        click.echo(f"{_count(len(found))} {done}.")
-    if missing:
-        say_error(f"no such dead message: {', '.join(missing)}")
-        ctx.exit(Exit.PROBLEMS)
-
-
-def _count(number: int) -> str:
-    return f"{number} dead message{'' if number == 1 else 's'}"
