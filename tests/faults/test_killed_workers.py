@@ -20,11 +20,11 @@ def kill_at_random_moments(project, kills, seed):
         for number in range(kills):
             running.wait_for_more(10)
             # Not a wait for anything: the moment of the kill is what is drawn.
-            time.sleep(draw.uniform(0, 0.8))
+            time.sleep(draw.uniform(0, 0.8))  # the moment that is drawn
             victim = workers.pop(0)
             if number % 2:
                 victim.terminate()
-                time.sleep(draw.uniform(0, 0.1))
+                time.sleep(draw.uniform(0, 0.1))  # the moment that is drawn
             victim.kill()
             workers.append(project.worker("--threads", "4", "--grace", "2"))
         running.wait_for_more(10)

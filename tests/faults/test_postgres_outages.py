@@ -72,7 +72,7 @@ def test_backends_terminated_while_a_handler_without_session_runs_cost_it_no_sta
     for _ in range(2):
         assert terminate_backends(database) > 0
         # Longer than a beat of the lease: it has been renewed over a new connection, or it lapses.
-        time.sleep(LEASE)
+        time.sleep(LEASE)  # the length of the fault
     project.open_gate("open")
 
     project.wait_until_done([job], 20)
