@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers import apt
 from tests.servers.accounts import Account
 from tests.servers.errors import ServerUnavailable
 from tests.servers.postgres_external import URL_VARIABLE
@@ -42,12 +40,14 @@ class Programs:
 
 def find_programs() -> Programs:
     """PostgreSQL's programs: on PATH, where Debian puts them, in the wheel, or installed now."""
-    found = _on_path() or _debian() or _in_wheel()
-    if found is None and _install_with_apt():
-        found = _debian()
+    found = apt.find_or_install(_look, "PostgreSQL", "postgresql")
     if found is None:
         raise ServerUnavailable(ADVICE)
     return found
+
+
+def _look() -> Programs | None:
+    return _on_path() or _debian() or _in_wheel()
 
 
 def _on_path() -> Programs | None:
@@ -77,14 +77,3 @@ def _newest(folders: list[Path], parts: tuple[Path, ...] = ()) -> Programs | Non
 
 def _version(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split(".") if part.isdigit())
-
-
-def _install_with_apt() -> bool:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return False
-    print("\ntests: PostgreSQL is missing; installing it with apt-get (running as root)", file=sys.__stderr__)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    steps = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "postgresql"])
-    return all(
-        subprocess.run(step, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0 for step in steps
-    )

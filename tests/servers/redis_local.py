@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import psutil
 
+from tests.servers import apt
 from tests.servers.clusters import _LOCK as LOCK
 from tests.servers.clusters import claim
 from tests.servers.errors import ServerUnavailable
@@ -35,10 +34,7 @@ SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 def find_program() -> Path:
     """Redis's or Valkey's program: on PATH, installed now with apt-get, or from the wheel."""
-    found = _on_path()
-    if found is None and _install_with_apt():
-        found = _on_path()
-    found = found or _in_wheel()
+    found = apt.find_or_install(_on_path, "Redis", "redis-server") or _in_wheel()
     if found is None:
         raise ServerUnavailable(ADVICE)
     return found
@@ -47,17 +43,6 @@ def find_program() -> Path:
 def _on_path() -> Path | None:
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     return Path(found) if found else None
-
-
-def _install_with_apt() -> bool:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return False
-    print("\ntests: Redis is missing; installing it with apt-get (running as root)", file=sys.__stderr__)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    steps = (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "redis-server"])
-    return all(
-        subprocess.run(step, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0 for step in steps
-    )
 
 
 def _in_wheel() -> Path | None:
