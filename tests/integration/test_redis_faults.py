@@ -14,7 +14,7 @@ import redis
 from jfast_sync.errors import SchemaError, UnavailableError
 from jfast_sync.loop import Deadline
 from jfast_sync.outcome import Bury, Done, Release, Retry, Settlement
-from jfast_sync.ports import DeadFilter, Held, Settled
+from jfast_sync.ports import Cancelled, DeadFilter, Held, Settled
 from jfast_sync.queues.redis import RedisQueue
 from jfast_sync.queues.redis.records import packed
 from tests.contract.steps import a_job, claim, extend, ids, put, put_many, seconds, settle, take, take_one
@@ -156,6 +156,28 @@ def test_a_full_server_refuses_new_jobs_and_lets_the_others_finish(killable: Red
 
     killable_redis.configure(maxmemory="0")
     put(killable)
+
+
+def test_workers_start_and_recover_on_a_full_server(killable: RedisQueue, killable_redis: RedisServer):
+    put_many(killable, 3)
+    take(killable, 2)
+    killable_redis.kill()  # so that the new run has to be noted too
+    killable_redis.start()
+    used = killable_redis.command("INFO", "memory")["used_memory"]
+    killable_redis.configure(maxmemory=str(used - 100_000))
+    fresh = RedisQueue(killable_redis.url, visibility_timeout=2.0)
+    try:
+        fresh.setup()
+        with pytest.raises(UnavailableError, match="full"):
+            put(fresh)
+        lease = take_one(fresh)
+        assert fresh.cancel(lease.job.id) is Cancelled.TOLD
+        assert extend(fresh, lease) is Held.CANCEL
+        assert settle(fresh, lease, Done()) is Settled.APPLIED
+        assert eventually(fresh.recover, 10, what="the others' recovery") == 2
+        assert len(take(fresh, 2)) == 2
+    finally:
+        fresh.close()
 
 
 def test_a_demoted_server_is_unavailable_until_it_is_a_master_again(killable: RedisQueue, killable_redis: RedisServer):

@@ -92,7 +92,7 @@ class Keys:
 
     @property
     def state(self) -> str:
-        """HASH: format, the server's run, until when recovery waits after a restart, the latest due time given."""
+        """HASH: format, the server's run, until when recovery waits after a new run, the latest due time given."""
         return self._key("state")
 
     @property

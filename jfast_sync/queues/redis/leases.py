@@ -103,13 +103,9 @@ class Leases(RedisStore):
 
     def recover(self) -> int:
         """Put lapsed leases back, below their last attempt, so that each has one more start."""
-        if time.monotonic() < self._no_recovery_until:
-            return 0
         total = 0
         while True:
             found, again = self._recover()
-            if time.monotonic() < self._no_recovery_until:
-                return total
             total += found
             if again:
                 self._load_lanes()
@@ -120,7 +116,9 @@ class Leases(RedisStore):
         return total
 
     def _recover(self) -> tuple[int, int]:
-        args = (self._lease_microseconds, int(self.keep_done * _SECOND), _CHUNK, VANISHED)
+        # After an outage it only looks which run of the server this is: the time for others begins with that.
+        limit = 0 if self._failing_since is not None or time.monotonic() < self._no_recovery_until else _CHUNK
+        args = (self._lease_microseconds, int(self.keep_done * _SECOND), limit, VANISHED)
         answer: Any = self._guarded(lambda: self._run(RECOVER, self._lanes, *args))
         return answer[0], answer[1]
 

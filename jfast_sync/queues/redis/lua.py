@@ -11,6 +11,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from jfast_sync.outcome import CANCELLED
+
 __all__ = ["ANSWER", "RUN", "Script", "script"]
 
 # KEYS: the fixed ones, a pair (ready, wake) for each lane, then an answer key where a script has one.
@@ -124,10 +126,14 @@ local function lane_named(name)
   end
   return lane
 end
+-- The error of a running job that somebody had cancelled: it does not wait again.
+local function cancelled(error)
+  return 'CANCELLED' .. (error ~= '' and ': ' .. error or '')
+end
 local function forget(ids)
   bulk('HDEL', ERRORS, ids); bulk('HDEL', JOBS, ids); bulk('HDEL', META, ids)
 end
-"""
+""".replace("CANCELLED", CANCELLED)
 
 ANSWER: Final = """
 local ANSWER = KEYS[#KEYS]
@@ -144,16 +150,17 @@ end
 """
 
 
-# Notes which run of the server this is, so that the holders of leases get a lease's time after a restart.
+# Notes which run of the server this is, so that the holders of leases get a lease's time to come back after a restart
+# or a failover. It counts from here: the server does not tell when it had loaded its data, or when it was promoted.
 RUN: Final = """
 local function note_run(visibility)
   local info = redis.pcall('INFO', 'server')
-  if type(info) ~= 'string' then return end
-  local run, uptime = string.match(info, 'run_id:(%w+)'), string.match(info, 'uptime_in_seconds:(%d+)')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)')
   local before = redis.call('HGET', STATE, 'run')
   if not run or before == run then return end
+  allow_when_full()
   redis.call('HSET', STATE, 'run', run)
-  if before then redis.call('HSET', STATE, 'grace', int(now() - uptime * 1000000 + visibility)) end
+  if before then redis.call('HSET', STATE, 'grace', int(now() + visibility)) end
 end
 """
 

@@ -195,17 +195,22 @@ for j, id in ipairs(ids) do
     answers[j] = '0'
   else
     answers[j] = '1'
+    local told = m.told == 1
     m.token, m.told = '-', 0
     gone[#gone + 1] = id
     if kind == 'D' then
       ended[#ended + 1] = id
     else
       local lane, due, flags, error = lanes[ARGV[b + 3]], m.due, ARGV[b + 6], ARGV[b + 7]
+      if told and kind ~= 'B' then
+        error = cancelled(error ~= '' and error or redis.call('HGET', ERRORS, id) or '')
+      end
       if error ~= '' then
         errors[#errors + 1] = id
         errors[#errors + 1] = error
       end
-      if kind == 'B' then
+      if kind == 'L' or string.find(flags, 'r') then m.attempts = math.max(m.attempts - 1, 0) end
+      if kind == 'B' or told then
         buried[#buried + 1] = t
         buried[#buried + 1] = id
       else
@@ -215,7 +220,6 @@ for j, id in ipairs(ids) do
           m.due = due
           if string.find(flags, 's') and m.snoozed == 0 then m.snoozed = m.claimed end
         end
-        if kind == 'L' or string.find(flags, 'r') then m.attempts = math.max(m.attempts - 1, 0) end
         put(lane, id, due)
       end
       changed[#changed + 1] = id

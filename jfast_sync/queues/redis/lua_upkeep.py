@@ -57,7 +57,7 @@ local lapsed = redis.call('ZRANGEBYSCORE', LEASES, '-inf', t, 'LIMIT', 0, limit)
 if #lapsed == 0 then return {0, 0} end
 check()
 allow_when_full()
-local gone, stale, changed, errors = {}, {}, {}, {}
+local gone, stale, changed, errors, buried = {}, {}, {}, {}, {}
 for _, id in ipairs(lapsed) do
   local record = redis.call('HGET', JOBS, id)
   if not record then
@@ -67,11 +67,17 @@ for _, id in ipairs(lapsed) do
     local lane = lane_named(name)
     if lane then
       local m = meta_of(id)
+      local error, told = ARGV[A + 4] .. ' (' .. m.worker .. ')', m.told == 1
       errors[#errors + 1] = id
-      errors[#errors + 1] = ARGV[A + 4] .. ' (' .. m.worker .. ')'
+      errors[#errors + 1] = told and cancelled(error) or error
       m.token, m.told, m.lapses, m.worker = '-', 0, m.lapses + 1, ''
       m.attempts = math.max(math.min(m.attempts, tonumber(max or 1) - 1), 0)
-      put(lane, id, m.due)
+      if told then
+        buried[#buried + 1] = t
+        buried[#buried + 1] = id
+      else
+        put(lane, id, m.due)
+      end
       changed[#changed + 1] = id
       changed[#changed + 1] = written(m)
       gone[#gone + 1] = id
@@ -80,6 +86,7 @@ for _, id in ipairs(lapsed) do
   end
 end
 place_all()
+bulk('ZADD', DEAD, buried)
 bulk('HSET', ERRORS, errors)
 bulk('HSET', META, changed)
 bulk('HDEL', META, stale)
@@ -96,7 +103,8 @@ SETUP: Final = script(
     "setup",
     """
 check()
-redis.call('ZCARD', DONE); redis.call('HLEN', KEPT)
+redis.call('ZCARD', DONE); redis.call('HLEN', KEPT); redis.call('HLEN', STATE)
+allow_when_full()
 redis.call('HSETNX', STATE, 'format', ARGV[A + 1])
 note_run(tonumber(ARGV[A + 2]))
 return redis.call('HGET', STATE, 'format')
@@ -182,6 +190,7 @@ end
 if redis.call('ZSCORE', DEAD, id) then return 'dead' end
 if not redis.call('ZSCORE', LEASES, id) then return 'unknown' end
 local m = meta_of(id)
+allow_when_full()
 m.told = 1
 save(id, m)
 return 'told'
