@@ -88,12 +88,13 @@ if since > 0 then
   for number, one in ipairs(found) do
     local record = redis.call('HGET', JOBS, one.id)
     local _, _, name = header(record or '')
-    if number <= limit or not lanes[name or ''] then
+    local m = parsed(one.text)
+    -- What was cancelled meanwhile must not wait again, so it is handed out too.
+    if number <= limit or m.told == 1 or not lanes[name or ''] then
       for _, value in ipairs({one.id, record, one.text, redis.call('HGET', ERRORS, one.id)}) do
         out[#out + 1] = value
       end
     else
-      local m = parsed(one.text)
       m.attempts, m.token = math.max(m.attempts - 1, 0), '-'
       put(lanes[name], one.id, m.due)
       save(one.id, m)
