@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from jfast_sync.errors import SchemaError, UnavailableError
+from jfast_sync.job import Lease
 from jfast_sync.loop import Deadline
 from jfast_sync.outcome import Bury, Done, Release, Retry, Settlement
 from jfast_sync.ports import Cancelled, DeadFilter, Held, Settled
@@ -20,6 +21,8 @@ from jfast_sync.queues.redis.records import packed
 from tests.contract.steps import a_job, claim, extend, ids, put, put_many, seconds, settle, take, take_one
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import Proxy, RedisServer
+from tests.servers.network import HOST
+from tests.servers.redis_pair import RedisPair
 from tests.waiting import eventually
 
 TAG = "{jfast:jobs}:"
@@ -213,25 +216,74 @@ def test_a_killed_server_has_lost_nothing_and_the_same_queue_goes_on(
     assert counts(killable) == (0, 0, 10, 0)
 
 
-def test_after_a_restart_holders_get_a_lease_to_come_back(killable: RedisQueue, killable_redis: RedisServer):
-    put_many(killable, 2)
-    held, orphan = take(killable, 2)
-    killable_redis.kill()
-    down = Deadline(2.2)  # longer than a lease
-    while not down.passed:
-        time.sleep(0.05)  # the outage itself
-    killable_redis.start()
-    fresh = RedisQueue(killable_redis.url, visibility_timeout=2.0)  # it has seen no outage
+def nobody_takes_over_at_once(holder: RedisQueue, held: Lease, orphan: Lease, url: str) -> None:
+    """A process that has seen no outage leaves lapsed leases alone, so that a holder can come back."""
+    fresh = RedisQueue(url, visibility_timeout=2.0)
     try:
         back = Deadline(1.0)
         while not back.passed:
             assert fresh.recover() == 0
-        assert extend(killable, held) is Held.YES
+        assert extend(holder, held) is Held.YES
         assert eventually(fresh.recover, 5, what="the orphan's recovery") == 1
         assert ids(take(fresh, 1)) == [orphan.job.id]
-        assert settle(killable, held, Done()) is Settled.APPLIED
+        assert settle(holder, held, Done()) is Settled.APPLIED
     finally:
         fresh.close()
+
+
+def outlast_a_lease() -> None:
+    """Let leases of two seconds run out in an outage."""
+    down = Deadline(2.2)
+    while not down.passed:
+        time.sleep(0.05)  # the outage itself
+
+
+def test_after_a_restart_holders_get_a_lease_to_come_back(killable: RedisQueue, killable_redis: RedisServer):
+    put_many(killable, 2)
+    held, orphan = take(killable, 2)
+    killable_redis.kill()
+    outlast_a_lease()
+    killable_redis.start()
+    nobody_takes_over_at_once(killable, held, orphan, killable_redis.url)
+
+
+def test_after_a_failover_holders_get_a_lease_to_come_back(proxy: Callable[[int], Proxy]):
+    with RedisPair() as servers:
+        network = proxy(servers.first.port)
+        holder = RedisQueue(network.dsn(servers.first.url), visibility_timeout=2.0)
+        try:
+            holder.setup()
+            put_many(holder, 2)
+            held, orphan = take(holder, 2)
+            servers.replicate()
+            servers.first.kill()
+            outlast_a_lease()
+            servers.promote()
+            network.target = (HOST, servers.second.port)
+            nobody_takes_over_at_once(holder, held, orphan, servers.second.url)
+        finally:
+            holder.close()
+
+
+def test_a_process_that_lived_through_an_outage_takes_nothing_over_at_once(
+    killable: RedisQueue, killable_redis: RedisServer
+):
+    put_many(killable, 2)
+    held, orphan = take(killable, 2)
+    other = RedisQueue(killable_redis.url, visibility_timeout=2.0)
+    try:
+        killable_redis.kill()
+        with pytest.raises(UnavailableError):
+            other.recover()
+        outlast_a_lease()
+        killable_redis.start()
+        # Its first word to the server that answers is the look for lapsed leases.
+        assert other.recover() == 0
+        assert settle(killable, held, Done()) is Settled.APPLIED
+        assert eventually(other.recover, 7, what="the orphan's recovery") == 1
+        assert ids(take(other, 1)) == [orphan.job.id]
+    finally:
+        other.close()
 
 
 def test_a_waiting_claim_outlives_a_restart(killable: RedisQueue, killable_redis: RedisServer):

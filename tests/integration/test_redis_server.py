@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from tests.contract.steps import a_job, claim, ids, meanwhile, put, put_many, se
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import RedisServer, find_redis
 from tests.servers.network import HOST, free_port
-from tests.servers.redis_local import LocalRedis, find_program
+from tests.servers.redis_pair import RedisPair
 from tests.servers.tls import TlsDoor, certificates
 from tests.waiting import eventually
 
@@ -168,38 +167,17 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path, redis_url: str, red
 
 
 def test_sentinels_say_where_the_master_is_and_a_failover_is_followed(tmp_path: Path):
-    first, second = LocalRedis(find_program()), LocalRedis(find_program())
-    sentinel_port = free_port()
-    first.start()
-    second.start()
-    second.command("REPLICAOF", HOST, str(first.port))
-    configuration = tmp_path / "sentinel.conf"
-    configuration.write_text(
-        f"bind {HOST}\nport {sentinel_port}\ndir {tmp_path}\n"
-        f"sentinel monitor jobs {HOST} {first.port} 1\nsentinel down-after-milliseconds jobs 500\n"
-        "sentinel failover-timeout jobs 3000\n"
-    )
-    sentinel = subprocess.Popen([str(find_program()), str(configuration), "--sentinel"], stdout=subprocess.DEVNULL)
-    queue = RedisQueue(f"redis+sentinel://{HOST}:{free_port()},{HOST}:{sentinel_port}/jobs/0")
-    try:
-        eventually(lambda: _unless_away(queue.setup), 10, what="the Sentinel to know the master")
-        put_many(queue, 3)
-        eventually(
-            lambda: (
-                second.command("INFO", "replication").get("master_link_status") == "up"
-                and second.command("EXISTS", "{jfast:jobs}:jobs")
-            ),
-            what="the replica to have the jobs",
-        )
-        first.kill()
-        leases = eventually(lambda: _unless_away(lambda: claim(queue, 3)), 30, what="the failover")
-        assert len(leases) == 3
-    finally:
-        queue.close()
-        sentinel.kill()
-        sentinel.wait()
-        first.close()
-        second.close()
+    with RedisPair(tmp_path) as servers:
+        queue = RedisQueue(servers.url)
+        try:
+            eventually(lambda: _unless_away(queue.setup), 10, what="the Sentinel to know the master")
+            put_many(queue, 3)
+            servers.replicate()
+            servers.first.kill()
+            leases = eventually(lambda: _unless_away(lambda: claim(queue, 3)), 30, what="the failover")
+            assert len(leases) == 3
+        finally:
+            queue.close()
 
 
 def _unless_away(ask: Callable[[], Any]) -> Any:
