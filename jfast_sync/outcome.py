@@ -15,7 +15,10 @@ from jfast_sync.backoff import backoff
 from jfast_sync.job import Lease
 from jfast_sync.redact import error_text, traceback_text
 
-__all__ = ["Bury", "Done", "Outcome", "Policy", "Release", "Retry", "Settlement", "decide"]
+__all__ = ["CANCELLED", "Bury", "Done", "Outcome", "Policy", "Release", "Retry", "Settlement", "decide"]
+
+#: What the error of a job begins with that was running when somebody cancelled it, and did not succeed.
+CANCELLED: Final = "Cancelled while running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,9 @@ class Cancelled(Enum):
     """What a cancellation found."""
 
     REMOVED = "removed"  # it was ready or delayed; it is gone
-    TOLD = "told"  # it is running; it gets its stop signal within a third of a lease
+    # It is running: it gets its stop signal within a third of a lease, and if it ends in any way but success - it fails,
+    # is released, its lease lapses - it is a dead letter and does not wait again.
+    TOLD = "told"
     UNKNOWN = "unknown"
     DEAD = "dead"  # a dead letter: discard it instead
 

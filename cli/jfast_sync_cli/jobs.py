@@ -218,12 +218,12 @@ def discard(
 @project_options
 @click.pass_context
 def cancel(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove jobs that wait; tell running ones to stop."""
+    """Remove jobs that wait; tell running ones to stop: unless they succeed all the same, they become dead letters."""
     from jfast_sync.ports import Cancelled
 
     said = {
         Cancelled.REMOVED: "removed",
-        Cancelled.TOLD: "is running; it is told to stop",
+        Cancelled.TOLD: "is running; it is told to stop, and is not tried again",
         Cancelled.UNKNOWN: "no job with this id waits or runs",
         Cancelled.DEAD: "is a dead letter; see: jfast-sync jobs discard",
     }

@@ -115,7 +115,7 @@ class MemoryQueue:
                 row.lapses += 1
                 row.attempts = min(row.attempts, row.max_attempts - 1)
                 row.error = f"the lease of {row.worker} ran out; the worker died or was cut off"
-                self.store.put_back(row, now)
+                self.store.give_back(row, now)
             self.store.forget_done(now - self._keep_done)
             if lapsed:
                 self.store.ring()
@@ -279,7 +279,7 @@ class MemoryQueue:
                 self.store.bury(row, now)
             case Release():
                 row.attempts = max(row.attempts - 1, 0)
-                self.store.put_back(row, now)
+                self.store.give_back(row, now)
             case Retry() as retry:
                 self._retry(row, retry, now)
             case _ as never:
@@ -294,4 +294,4 @@ class MemoryQueue:
         if retry.error is not None:
             row.error, row.traceback = retry.error, retry.traceback
         row.available_at = retry.until if retry.until is not None else now + timedelta(seconds=retry.delay)
-        self.store.put_back(row, now)
+        self.store.give_back(row, now)

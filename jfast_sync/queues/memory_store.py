@@ -18,6 +18,7 @@ from typing import Final, Self
 
 from jfast_sync.errors import PayloadError
 from jfast_sync.job import DeadJob, Job
+from jfast_sync.outcome import CANCELLED
 from jfast_sync.ports import DeadFilter, JobRow, Selection, Stats
 
 __all__ = ["MemoryStore", "Row", "SystemClock"]
@@ -196,6 +197,14 @@ class MemoryStore:
         else:
             self.move(row, "ready")
             heapq.heappush(self._lanes.setdefault((row.queue, row.task), []), (row.rank, row.id))
+
+    def give_back(self, row: Row, now: datetime) -> None:
+        """Make a running row wait again, or a dead letter where somebody has cancelled it meanwhile."""
+        if row.cancelled:
+            row.error = CANCELLED if row.error is None else f"{CANCELLED}: {row.error}"
+            self.bury(row, now)
+        else:
+            self.put_back(row, now)
 
     def promote(self, now: datetime) -> None:
         """Make ready what has become due."""

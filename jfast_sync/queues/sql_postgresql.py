@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import TextClause, text
 
-from jfast_sync.queues.sql_statements import COLUMNS, PRIORITIES, TIMES, Statements
+from jfast_sync.queues.sql_statements import COLUMNS, PRIORITIES, TIMES, Statements, waits
 
 __all__ = ["statements"]
 
@@ -136,6 +136,7 @@ def statements(table: str) -> Statements:
         "status = 'pending', attempts = 0, lapses = 0, available_at = clock_timestamp(), died_at = NULL, "
         "last_error = NULL, traceback = NULL, snoozed_since = NULL, worker = NULL, lease_token = NULL"
     )
+    vanished = "CAST(:error AS text) || coalesce(' (' || j.worker || ')', '')"
     held = f"j.id = :id AND {_TOKEN} = :token AND {_RUNNING}"
     ids = "(SELECT g.id FROM json_to_recordset(CAST(:batch AS json)) AS g(id text))"
     return Statements(
@@ -161,9 +162,8 @@ def statements(table: str) -> Statements:
             "AND (j.lease_token IS NULL OR j.lease_token LIKE '%' || " + _INCARNATION + " OR "
             "(SELECT pg_postmaster_start_time() < clock_timestamp() - :grace * interval '1 second')) "
             "ORDER BY j.locked_until LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) "
-            f"UPDATE {table} AS j SET status = 'pending', "
-            f"attempts = least(j.attempts, greatest(j.max_attempts - 1, 0)), lapses = j.lapses + 1, "
-            f"last_error = :error || coalesce(' (' || j.worker || ')', ''), {freed} "
+            f"UPDATE {table} AS j SET {waits('j.', _NOW, vanished)}, "
+            f"attempts = least(j.attempts, greatest(j.max_attempts - 1, 0)), lapses = j.lapses + 1, {freed} "
             "FROM lapsed WHERE j.id = lapsed.id RETURNING j.id"
         ),
         # FOR UPDATE, because a foreign key's lock on the row would make the DELETE wait.
@@ -171,10 +171,11 @@ def statements(table: str) -> Statements:
         keep=_settled(table, "status = 'done', finished_at = clock_timestamp(), locked_until = NULL"),
         retry=_settled(
             table,
-            f"status = 'pending', {freed}, attempts = greatest(j.attempts - CAST(held.refund AS integer), 0), "
+            f"{waits('j.', _NOW, 'coalesce(held.error, j.last_error)')}, {freed}, "
+            "attempts = greatest(j.attempts - CAST(held.refund AS integer), 0), "
             f"available_at = coalesce({_EPOCH} + held.until * interval {_MICROSECOND}, "
             "clock_timestamp() + held.delay * interval '1 second'), "
-            "last_error = coalesce(held.error, j.last_error), traceback = coalesce(held.traceback, j.traceback), "
+            "traceback = coalesce(held.traceback, j.traceback), "
             "snoozed_since = CASE WHEN held.snooze THEN coalesce(j.snoozed_since, j.started_at) "
             "ELSE j.snoozed_since END",
             "delay float8",
@@ -191,7 +192,9 @@ def statements(table: str) -> Statements:
             "error text",
             "traceback text",
         ),
-        release=_settled(table, f"status = 'pending', {freed}, attempts = greatest(j.attempts - 1, 0)"),
+        release=_settled(
+            table, f"{waits('j.', _NOW, 'j.last_error')}, {freed}, attempts = greatest(j.attempts - 1, 0)"
+        ),
         extend=text(
             f"{_held(table, 'NO KEY UPDATE')} UPDATE {table} AS j "
             "SET locked_until = clock_timestamp() + :visibility * interval '1 second' "

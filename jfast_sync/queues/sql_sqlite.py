@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import TextClause, text
 
-from jfast_sync.queues.sql_statements import COLUMNS, PRIORITIES, Statements
+from jfast_sync.queues.sql_statements import COLUMNS, PRIORITIES, Statements, waits
 
 __all__ = ["statements"]
 
@@ -128,6 +128,7 @@ def statements(table: str) -> Statements:
         "status = 'pending', attempts = 0, lapses = 0, available_at = :now, died_at = NULL, "
         "last_error = NULL, traceback = NULL, snoozed_since = NULL, worker = NULL, lease_token = NULL"
     )
+    vanished = ":error || coalesce(' (' || worker || ')', '')"
     held = f"j.id = :id AND {_TOKEN} = :token AND j.status = 'running'"
     ids = "(SELECT json_extract(value, '$.id') FROM json_each(:batch))"
     return Statements(
@@ -143,8 +144,8 @@ def statements(table: str) -> Statements:
         next_due=partial(_next_due, table),
         lapsed=text(f"SELECT 1 FROM {table} WHERE status = 'running' AND locked_until < :now LIMIT 1"),
         recover=text(
-            f"UPDATE {table} SET status = 'pending', attempts = min(attempts, max(max_attempts - 1, 0)), "
-            f"lapses = lapses + 1, last_error = :error || coalesce(' (' || worker || ')', ''), {freed} "
+            f"UPDATE {table} SET {waits('', ':now', vanished)}, attempts = min(attempts, max(max_attempts - 1, 0)), "
+            f"lapses = lapses + 1, {freed} "
             f"WHERE id IN (SELECT id FROM {table} WHERE status = 'running' AND locked_until < :now "
             "ORDER BY locked_until LIMIT :limit) RETURNING id"
         ),
@@ -152,9 +153,10 @@ def statements(table: str) -> Statements:
         keep=_settled(table, "status = 'done', finished_at = :now, locked_until = NULL"),
         retry=_settled(
             table,
-            f"status = 'pending', {freed}, attempts = max(j.attempts - g.refund, 0), "
+            f"{waits('j.', ':now', 'coalesce(g.error, j.last_error)')}, {freed}, "
+            "attempts = max(j.attempts - g.refund, 0), "
             "available_at = coalesce(g.until, :now + CAST(g.delay * 1000000 AS INTEGER)), "
-            "last_error = coalesce(g.error, j.last_error), traceback = coalesce(g.traceback, j.traceback), "
+            "traceback = coalesce(g.traceback, j.traceback), "
             "snoozed_since = CASE WHEN g.snooze THEN coalesce(j.snoozed_since, j.started_at) ELSE j.snoozed_since END",
             "delay",
             "until",
@@ -169,7 +171,7 @@ def statements(table: str) -> Statements:
             "error",
             "traceback",
         ),
-        release=_settled(table, f"status = 'pending', {freed}, attempts = max(j.attempts - 1, 0)"),
+        release=_settled(table, f"{waits('j.', ':now', 'j.last_error')}, {freed}, attempts = max(j.attempts - 1, 0)"),
         extend=_settled(
             table, "locked_until = :now + CAST(:visibility * 1000000 AS INTEGER)", returning="id, cancel_requested"
         ),

@@ -13,7 +13,9 @@ from typing import Final
 
 from sqlalchemy import TextClause
 
-__all__ = ["COLUMNS", "PRIORITIES", "TIMES", "Statements"]
+from jfast_sync.outcome import CANCELLED
+
+__all__ = ["COLUMNS", "PRIORITIES", "TIMES", "Statements", "waits"]
 
 PRIORITIES: Final = tuple(range(9, -10, -1))
 #: Read in this order, by name, never with ``*``: a column added from outside changes nothing here.
@@ -69,3 +71,18 @@ class Statements:
     listing: Callable[[str, str], TextClause]  # (state, conditions); :limit
     remove: TextClause  # :id; where it is pending
     tell: TextClause  # :id; where it is running
+
+
+def waits(row: str, now: str, error: str) -> str:
+    """What an UPDATE sets so that a job waits again, or is a dead letter where somebody had cancelled it meanwhile.
+
+    Args:
+        row: how a column of the job is named: "j." or nothing.
+        now: an expression for the database's time.
+        error: an expression for the error the job has if it waits.
+    """
+    cancelled = f"CASE WHEN {row}cancel_requested THEN"
+    return (
+        f"status = {cancelled} 'dead' ELSE 'pending' END, died_at = {cancelled} {now} END, "
+        f"last_error = {cancelled} '{CANCELLED}' || coalesce(': ' || {error}, '') ELSE {error} END"
+    )

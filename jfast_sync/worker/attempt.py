@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, assert_never
 
 from jfast_sync.job import Lease, RunningJob
-from jfast_sync.outcome import Bury, Done, Outcome, Policy, Release, decide
+from jfast_sync.outcome import CANCELLED, Bury, Done, Outcome, Policy, Release, decide
 from jfast_sync.redact import error_text
 from jfast_sync.worker.breaking import Breakable, end_fork, raise_in
 
@@ -184,7 +184,7 @@ class Attempt:
             case Stop.DRAIN:
                 return Release()
             case Stop.CANCEL:
-                return Done() if error is None else Bury(f"Cancelled while running: {error_text(error)}")
+                return Done() if error is None else Bury(f"{CANCELLED}: {error_text(error)}")
             case Stop.LOST:
                 return Lost()
             case _:

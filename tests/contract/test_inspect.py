@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jfast_sync.outcome import Done, Release, Retry
+from jfast_sync.outcome import CANCELLED, Done, Outcome, Release, Retry
 from jfast_sync.ports import Cancelled, DeadLetters, Held, Inspectable, Settled
 from tests.contract.backends import Backend, needs
 from tests.contract.steps import bury, claim, extend, ids, put, put_many, seconds, settle, take_one
@@ -152,11 +152,47 @@ def test_telling_a_job_renews_it_too(backend: Backend, queue: Any) -> None:
         assert queue.recover() == 0
 
 
-def test_the_next_start_is_not_told_again(queue: Any) -> None:
+@needs(DeadLetters)
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (Retry(60, error="ValueError: no"), f"{CANCELLED}: ValueError: no"),
+        (Retry(0), CANCELLED),
+        (Retry(60, error="Snooze", refund=True, snooze=True), f"{CANCELLED}: Snooze"),
+        (Release(), CANCELLED),
+    ],
+    ids=["failed", "again at once", "snoozed", "released"],
+)
+def test_a_job_cancelled_while_it_ran_does_not_wait_again(
+    backend: Backend, queue: Any, outcome: Outcome, error: str
+) -> None:
+    put(queue, id="x")
+    lease = take_one(queue)
+    queue.cancel("x")
+    assert settle(queue, lease, outcome) is Settled.APPLIED
+    backend.pass_time(61)
+    assert claim(queue) == []
+    assert queue.find_dead("x").job.error == error
+
+
+@needs(DeadLetters)
+def test_a_cancelled_job_whose_worker_vanished_does_not_wait_again(backend: Backend, queue: Any) -> None:
+    put(queue, id="x")
+    take_one(queue)
+    queue.cancel("x")
+    backend.pass_time(61)
+    assert queue.recover() == 1
+    assert claim(queue) == []
+    assert queue.find_dead("x").job.error.startswith(f"{CANCELLED}: ")
+
+
+@needs(DeadLetters)
+def test_a_replayed_job_is_not_told_again(queue: Any) -> None:
     put(queue, id="x")
     lease = take_one(queue)
     queue.cancel("x")
     settle(queue, lease, Release())
+    queue.revive(["x"])
     assert extend(queue, take_one(queue)) is Held.YES
 
 
