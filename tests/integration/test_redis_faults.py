@@ -265,25 +265,26 @@ def test_after_a_failover_holders_get_a_lease_to_come_back(proxy: Callable[[int]
             holder.close()
 
 
-def test_a_process_that_lived_through_an_outage_takes_nothing_over_at_once(
-    killable: RedisQueue, killable_redis: RedisServer
+def test_a_process_that_was_cut_off_takes_nothing_over_at_once(
+    proxy: Callable[[int], Proxy], redis_server: RedisServer, new_queue: Callable[..., RedisQueue]
 ):
-    put_many(killable, 2)
-    held, orphan = take(killable, 2)
-    other = RedisQueue(killable_redis.url, visibility_timeout=2.0)
-    try:
-        killable_redis.kill()
-        with pytest.raises(UnavailableError):
-            other.recover()
-        outlast_a_lease()
-        killable_redis.start()
-        # Its first word to the server that answers is the look for lapsed leases.
-        assert other.recover() == 0
-        assert settle(killable, held, Done()) is Settled.APPLIED
-        assert eventually(other.recover, 7, what="the orphan's recovery") == 1
-        assert ids(take(other, 1)) == [orphan.job.id]
-    finally:
-        other.close()
+    network = proxy(redis_server.port)
+    holder = new_queue(visibility_timeout=2.0)
+    other = new_queue(network.dsn(redis_server.url), visibility_timeout=2.0)
+    put_many(holder, 2)
+    held, orphan = take(holder, 2)
+    other.setup()
+    network.refuse()
+    network.cut()
+    with pytest.raises(UnavailableError):
+        other.recover()
+    outlast_a_lease()
+    network.restore()
+    # Its first word to a server that answers again is the look for lapsed leases.
+    assert other.recover() == 0
+    assert settle(holder, held, Done()) is Settled.APPLIED
+    assert eventually(other.recover, 7, what="the orphan's recovery") == 1
+    assert ids(take(other, 1)) == [orphan.job.id]
 
 
 def test_a_waiting_claim_outlives_a_restart(killable: RedisQueue, killable_redis: RedisServer):
