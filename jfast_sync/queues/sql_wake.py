@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _STOP: Final = b"s"
 _LOOK: Final = b"l"
+_TRIES: Final = 10
 
 
 class Listener(Protocol):
@@ -221,14 +223,28 @@ class SqliteListener:
         return None if self._socket is None else self._socket.fileno()
 
     def _open(self) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        found = self._folder.lstat()
-        if found.st_uid != os.getuid() or not self._folder.is_dir() or self._folder.is_symlink():
-            raise OSError(f"{self._folder} belongs to somebody else")
-        self._at = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        self._socket.bind(str(self._at))
+        at = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        opened.setblocking(False)
+        try:
+            self._bind(opened, at)
+        except OSError:
+            opened.close()
+            raise
+        self._socket, self._at = opened, at
+
+    def _bind(self, opened: socket.socket, at: Path) -> None:
+        for left in reversed(range(_TRIES)):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                found = self._folder.lstat()
+                if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+                    raise PermissionError(f"{self._folder} belongs to somebody else")
+                opened.bind(str(at))
+                return
+            except FileNotFoundError:  # the last listener of another process took the folder with it
+                if not left:
+                    raise
 
     def drain(self) -> None:
         if self._socket is not None:
@@ -244,25 +260,37 @@ class SqliteListener:
         if at is not None:
             with contextlib.suppress(OSError):
                 at.unlink()
+            _leave(self._folder)
 
 
 def ring_sqlite(path: str) -> None:
     """Send a byte to every claimer that waits on the database's file; a socket nobody has open is removed."""
+    folder = _folder(path)
     with contextlib.suppress(OSError):
-        sockets = list(_folder(path).iterdir())
+        sockets = list(folder.iterdir())
         if not sockets:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            for at in sockets:
-                _send(sender, at)
+            heard = [_send(sender, at) for at in sockets]
+        if not any(heard):
+            _leave(folder)
 
 
-def _send(sender: socket.socket, at: Path) -> None:
+def _send(sender: socket.socket, at: Path) -> bool:
+    """Say whether somebody has the socket open."""
     try:
         sender.sendto(_LOOK, str(at))
     except (ConnectionRefusedError, FileNotFoundError):
         with contextlib.suppress(OSError):
             at.unlink()
+        return False
     except OSError:
         pass  # full: it will look anyway
+    return True
+
+
+def _leave(folder: Path) -> None:
+    """Remove the folder where nobody else is in it."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -194,7 +194,13 @@ def test_a_full_disk_loses_nothing_and_is_said(project: Project) -> None:
 def test_a_file_that_is_no_database(project: Project) -> None:
     (project.folder / "jfast.db").write_text("this is not a database, and it is long enough to be looked at" * 20)
     done = project.run("stats")
-    refused(done, 3, "database")
+    refused(done, 3, "file is not a database", str(project.folder / "jfast.db"))
+
+
+def test_a_folder_that_is_not_there(project: Project) -> None:
+    project.environ["JFAST_DB_DSN"] = f"sqlite:///{project.folder}/missing/jfast.db"
+    done = project.run("stats")
+    refused(done, 3, "unable to open database file", str(project.folder / "missing" / "jfast.db"))
 
 
 def test_db_upgrade_and_status(project: Project) -> None:

@@ -75,8 +75,44 @@ def test_a_socket_nobody_reads_any_more_is_removed(sqlite_queue: SqlQueue) -> No
     listener._socket.close()  # as when its process is killed: the name stays
     assert len(list(_folder(path).iterdir())) == 1
     put(sqlite_queue)
-    assert list(_folder(path).iterdir()) == []
+    assert not _folder(path).exists()
+
+
+def test_the_folder_of_sockets_goes_with_the_last_listener(sqlite_queue: SqlQueue) -> None:
+    from jfast_sync.queues.sql_wake import SqliteListener, _folder
+
+    path = sqlite_queue.database.path or ""
+    first, second = SqliteListener(path), SqliteListener(path)
+    assert first.prepare() is not None
+    assert second.prepare() is not None
     assert _folder(path).stat().st_mode & 0o777 == 0o700
+    first.close()
+    assert len(list(_folder(path).iterdir())) == 1
+    second.close()
+    assert not _folder(path).exists()
+    assert first.prepare() is not None
+    first.close()
+
+
+def test_listeners_that_come_and_go_do_not_take_the_folder_from_each_other(sqlite_queue: SqlQueue) -> None:
+    from jfast_sync.queues.sql_wake import SqliteListener
+
+    path = sqlite_queue.database.path or ""
+    failed: list[int] = []
+
+    def come_and_go() -> None:
+        for turn in range(200):
+            listener = SqliteListener(path)
+            if listener.prepare() is None:
+                failed.append(turn)
+            listener.close()
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
 
 
 def test_a_delayed_job_starts_at_its_time_without_any_message(queue: SqlQueue) -> None:
