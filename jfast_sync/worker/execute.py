@@ -10,7 +10,7 @@ import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 from jfast_sync import context
 from jfast_sync.job import Job, Lease
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["Executor"]
 
 log = logging.getLogger("jfast_sync.worker")
+
+
+#: A job that takes the whole machine or container with it leaves nobody to tell of its child's death.
+_LAPSES_BEYOND: Final = 10
+_VANISHING: Final = (
+    "worker vanished: {} starts ended with a lapsed lease, the last of them alone; what runs it is killed or cut off"
+)
 
 
 class Executor:
@@ -103,6 +110,8 @@ class Executor:
                 self._tasks.get(attempt.lease.job.task)
             except LookupError as exc:
                 return Bury(error_text(exc)), False, exc
+        if attempt.lease.lapses >= attempt.lease.max_attempts + _LAPSES_BEYOND:
+            return Bury(_VANISHING.format(attempt.lease.lapses)), False, None
         if attempt.lease.alone and not self._is_alone:
             if self._child is not None and self._child.can_run(attempt):
                 return *self._child.run(attempt), None

@@ -106,6 +106,21 @@ def test_only_its_own_death_condemns_a_job(app: JFast) -> None:
     assert (worker.counts.done, worker.counts.dead) == (1, 3)
 
 
+@pytest.mark.parametrize(("lapses", "dead"), [(12, False), (13, True)])
+def test_a_job_whose_workers_vanish_without_end_is_a_dead_letter(app: JFast, lapses: int, dead: bool) -> None:
+    """One that takes the whole container with it leaves nobody to tell that its child died."""
+    job_id = suspect(app, "alone.good")
+    with app.session() as session:
+        session.execute(text("UPDATE jfast_jobs SET lapses = :n WHERE id = :id"), {"n": lapses, "id": job_id})
+    assert app.worker(drain=True, threads=1).run() == 0
+    with app.session() as session:
+        effects = session.execute(text("SELECT count(*) FROM effects")).scalar()
+    assert effects == (0 if dead else 1)
+    assert [(task, str(error)[:26]) for task, error in deaths(app).items()] == (
+        [("alone.good", "worker vanished: 13 starts")] if dead else []
+    )
+
+
 def test_a_timeout_ends_the_child_and_is_counted_from_the_jobs_start(app: JFast, tmp_path: Path) -> None:
     suspect(app, "alone.slow", file=str(tmp_path / "pid"))
     assert app.worker(drain=True, threads=1).run() == 0
