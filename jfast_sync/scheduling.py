@@ -55,6 +55,7 @@ class Scheduling:
                 self._asked = True
                 self._scheduler = _scheduler(self._app)
                 if self._scheduler is not None:
+                    self._app.tasks.on_schedule = self._wake
                     self._scheduler.start()
                     atexit.register(self.close)
             return self._scheduler
@@ -69,6 +70,10 @@ class Scheduling:
         atexit.unregister(self.close)
         if self._scheduler is not None and self._pid == os.getpid():
             self._scheduler.close()
+
+    def _wake(self) -> None:
+        if self._scheduler is not None and self._pid == os.getpid():
+            self._scheduler.wake()
 
     def health(self) -> Health:
         """Say how it is; well where none runs here, with the schedules that are declared."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from jfast_sync.job import Job
     from jfast_sync.tasks.registry import Registry
+    from jfast_sync.tasks.spec import ScheduleDeclaration
 
 __all__ = ["Scheduler"]
 
@@ -72,6 +73,7 @@ class Scheduler:
         self._retention = retention
         self._setup = setup
         self._timetable: Timetable | None = None
+        self._revision = -1
         self._prune_at = 0.0
         self._pid = os.getpid()
         self._stopped = False
@@ -82,6 +84,10 @@ class Scheduler:
     def start(self) -> None:
         """Begin, in the process that serves or works; once."""
         self._loop.start()
+
+    def wake(self) -> None:
+        """Look at once whether there are other schedules now; from any thread."""
+        self._loop.wake()
 
     def stop(self) -> None:
         """Ask it to end after the tick it is at; does not wait."""
@@ -110,9 +116,7 @@ class Scheduler:
         if self._timetable is None:
             self._setup()
         now, asked = self._store.now(), time.monotonic()
-        timetable = self._timetable
-        if timetable is None:
-            timetable = self._timetable = self._load(now)
+        timetable = self._current(now)
         for entry in timetable.take(now):
             if not self._loop.stopping:
                 self._look(entry, now)
@@ -123,12 +127,27 @@ class Scheduler:
         wait = (timetable.next_look - now).total_seconds() - (time.monotonic() - asked)
         return min(max(wait, 0.0), _LONGEST_SLEEP)
 
-    def _load(self, now: datetime) -> Timetable:
+    def _current(self, now: datetime) -> Timetable:
+        """Return the timetable of what is declared now: an app may declare schedules at any time."""
+        revision = self._tasks.revision
+        if self._timetable is not None and revision == self._revision:
+            return self._timetable
+        timetable = self._timetable or Timetable(now)
         schedules = self._tasks.schedules()
+        new = timetable.unknown(schedules)
+        timetable.change(schedules, self._latest([schedule.name for schedule in new]), now)
+        self._timetable, self._revision = timetable, revision
+        self._say_new(new, len(schedules))
+        return timetable
+
+    def _latest(self, names: Sequence[str]) -> dict[str, datetime]:
         latest: dict[str, datetime] = {}
-        for start in range(0, len(schedules), _ASKED_AT_ONCE):
-            latest |= self._store.latest([schedule.name for schedule in schedules[start : start + _ASKED_AT_ONCE]])
-        for schedule in schedules:
+        for start in range(0, len(names), _ASKED_AT_ONCE):
+            latest |= self._store.latest(names[start : start + _ASKED_AT_ONCE])
+        return latest
+
+    def _say_new(self, new: Sequence[ScheduleDeclaration], count: int) -> None:
+        for schedule in new:
             if self._tasks.find(schedule.task) is None:
                 log.warning(
                     "schedule %s (%s) is for task %s, which this process does not know: its jobs are enqueued for "
@@ -137,8 +156,7 @@ class Scheduler:
                     schedule.where,
                     schedule.task,
                 )
-        log.info("scheduler %s starts: %d schedules, ticks in %s", self.name, len(schedules), self._store.store)
-        return Timetable(schedules, latest, now)
+        log.info("scheduler %s: %d schedules, ticks in %s", self.name, count, self._store.store)
 
     def _look(self, entry: Entry, now: datetime) -> None:
         try:

@@ -62,17 +62,37 @@ class Timetable:
     """Entries ordered by when to look at them; a pass costs what is due, not what there is.
 
     Args:
-        schedules: all there are.
-        latest: each one's latest claimed tick. One that is not in it is new, and starts at its next tick.
         now: the store's present instant.
     """
 
-    def __init__(self, schedules: Iterable[ScheduleDeclaration], latest: Mapping[str, datetime], now: datetime) -> None:
-        self.entries = [_entry(schedule, latest.get(schedule.name), now) for schedule in schedules]
+    def __init__(self, now: datetime) -> None:
+        self.entries: list[Entry] = []
         self._heap: list[tuple[datetime, int, Entry]] = []
         self._now = now
-        for entry in self.entries:
-            self.put(entry)
+
+    def unknown(self, schedules: Iterable[ScheduleDeclaration]) -> list[ScheduleDeclaration]:
+        """Return those of the schedules that have no entry yet, or another one."""
+        known = {entry.schedule.name: entry.schedule for entry in self.entries}
+        return [schedule for schedule in schedules if known.get(schedule.name) != schedule]
+
+    def change(self, schedules: Iterable[ScheduleDeclaration], latest: Mapping[str, datetime], now: datetime) -> None:
+        """Take these schedules for those there are; who has an entry keeps it.
+
+        Args:
+            schedules: all there are.
+            latest: the latest claimed tick of each unknown one. One that is not in it is new, and starts at its next
+                tick.
+            now: the store's present instant.
+        """
+        known = {entry.schedule.name: entry for entry in self.entries}
+        entries = []
+        for schedule in schedules:
+            entry = known.get(schedule.name)
+            if entry is None or entry.schedule != schedule:
+                entry = _entry(schedule, latest.get(schedule.name), now)
+            entries.append(entry)
+        self.entries = entries
+        self._arrange()
 
     def put(self, entry: Entry) -> None:
         """Enter it by its ``look_at``."""
@@ -97,7 +117,10 @@ class Timetable:
         for entry in self.entries:
             if entry.tries:
                 entry.look_at = min(entry.look_at, now)
-        self._heap = [(entry.look_at, id(entry), entry) for _, _, entry in self._heap]
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self._heap = [(entry.look_at, id(entry), entry) for entry in self.entries]
         heapq.heapify(self._heap)
 
 

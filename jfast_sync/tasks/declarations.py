@@ -15,13 +15,17 @@ __all__ = ["Declarations", "declarations", "isolated"]
 
 
 class Declarations:
-    """Tasks by name and alias, and schedules by name, each declared by one place only. Safe from any thread."""
+    """Tasks by name and alias, and schedules by name, each declared by one place only. Safe from any thread.
+
+    ``revision`` counts the changes to the schedules, so that whoever runs them sees that there are others now.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tasks: dict[str, Task] = {}
         self._by_name: dict[str, Task] = {}  # aliases included
         self._schedules: dict[str, ScheduleDeclaration] = {}
+        self.revision = 0
 
     def add(self, task: Task) -> None:
         """Add a task, or replace it when the same function is declared again (a module reloaded).
@@ -37,7 +41,7 @@ class Declarations:
             self._tasks[task.name] = task
             self._by_name |= dict.fromkeys((task.name, *task.aliases), task)
             if task.schedule is not None:
-                self._schedules[task.schedule.name] = task.schedule
+                self._keep_schedule(task.schedule)
 
     def check_free(self, task: Task) -> None:
         """Raise DeclarationError where another function has the task's name or one of its aliases."""
@@ -54,7 +58,7 @@ class Declarations:
         """
         with self._lock:
             self.check_schedule_free(schedule)
-            self._schedules[schedule.name] = schedule
+            self._keep_schedule(schedule)
 
     def check_schedule_free(self, schedule: ScheduleDeclaration) -> None:
         """Raise DeclarationError where another schedule has the name; the very same one, once more, is no other."""
@@ -79,6 +83,10 @@ class Declarations:
             return
         raise DeclarationError(_schedule_taken(schedule, other))
 
+    def _keep_schedule(self, schedule: ScheduleDeclaration) -> None:
+        self._schedules[schedule.name] = schedule
+        self.revision += 1
+
     def _forget(self, name: str) -> None:
         old = self._tasks.pop(name, None)
         if old is None:
@@ -87,6 +95,7 @@ class Declarations:
             self._by_name.pop(key, None)
         if old.schedule is not None:
             self._schedules.pop(old.schedule.name, None)
+            self.revision += 1
 
 
 def _same_function(new: Task, old: Task) -> bool:

@@ -26,12 +26,15 @@ class Registry:
     Args:
         shared: the process-wide declarations to know besides its own; those of now unless given.
         app: gives the app that ``.enqueue`` of its own tasks goes to; the current one unless given.
+
+    ``on_schedule`` is called after each :meth:`schedule`: a scheduler that runs already shall not sleep over it.
     """
 
     def __init__(self, shared: Declarations | None = None, *, app: Callable[[], Any] = current_app) -> None:
         self._shared = shared if shared is not None else declarations()
         self._own = Declarations()
         self._app = app
+        self.on_schedule: Callable[[], None] = lambda: None
 
     def task(self, name: str, **options: Unpack[TaskOptions]) -> TaskDecorator:
         """Declare a task that only this app knows; the options are those of :func:`jfast_sync.tasks.task`.
@@ -55,6 +58,8 @@ class Registry:
         max_attempts: int | None = None,
     ) -> ScheduleDeclaration:
         """Let a task recur: ``tasks.schedule("report", cron="0 8 * * mon", name="report-weekly")``.
+
+        A scheduler that runs in this process already begins with it at once.
 
         Args:
             task: the task's name; it may be declared later.
@@ -91,6 +96,7 @@ class Registry:
         found = self.find(task)
         check_tick_payload(made, found.payload_type if found is not None else None)
         self._own.add_schedule(made)
+        self.on_schedule()
         return made
 
     def find(self, name: str) -> Task | None:
@@ -128,6 +134,11 @@ class Registry:
     def schedules(self) -> list[ScheduleDeclaration]:
         """Return all schedules, sorted by name."""
         return sorted((*self._shared.schedules(), *self._own.schedules()), key=lambda made: made.name)
+
+    @property
+    def revision(self) -> int:
+        """A number that grows whenever :meth:`schedules` changes."""
+        return self._shared.revision + self._own.revision
 
     def check(self, *, database_configured: bool) -> None:
         """Stop the start where a task cannot work with this configuration.

@@ -55,6 +55,20 @@ def test_schedules_run_beside_an_embedded_worker(tmp_path: Path) -> None:
     assert "jfast-scheduler" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_schedule_declared_while_the_app_works_is_taken_up_at_once(tmp_path: Path) -> None:
+    ran = threading.Event()
+    with app(tmp_path) as jf:
+
+        @jf.tasks.task("beat")
+        def beat() -> None:
+            ran.set()
+
+        jf.start_worker(threads=1)
+        eventually(lambda: jf.checks()["queue"]().meta["scheduler"].get("count") == 0)
+        jf.tasks.schedule("beat", every=timedelta(seconds=1))
+        assert ran.wait(10)  # it would have slept for half a minute
+
+
 def test_a_scheduler_that_is_off_says_so_once_where_schedules_are_declared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -263,6 +263,9 @@ def test_a_repetition_does_not_wait_for_a_clock_that_was_put_back(bench: Bench) 
     assert bench.fired() == ["12:01:00"]
 
 
+def report_again() -> None: ...
+
+
 class BusyStore(MemoryTickStore):
     """Somebody was stopped while claiming ticks of one schedule."""
 
@@ -344,6 +347,56 @@ def test_a_task_nobody_here_knows_is_said_once_and_scheduled(bench: Bench, caplo
     assert [job.task for job in bench.jobs()] == ["elsewhere"]
     assert caplog.text.count("is for task elsewhere, which this process does not know") == 1
     assert __file__ in caplog.text
+
+
+def test_a_schedule_declared_later_begins_at_its_next_tick_and_leaves_the_others_as_they_are(bench: Bench) -> None:
+    bench.schedule("bad", every=MINUTE, payload={"bad": 1})
+    mend = failing(bench, {"bad": 1})
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(90)
+    scheduler._step()
+    bench.schedule("late", every=MINUTE)
+    bench.clock.advance(10)
+    scheduler._step()
+    assert bench.jobs() == []
+    assert scheduler.health().meta["count"] == 2
+    assert scheduler.health().meta["schedules"]["bad"]["error"] == "UnavailableError: the queue is away"
+    mend()
+    bench.clock.advance(5)
+    scheduler._step()
+    bench.clock.advance(20)
+    scheduler._step()
+    assert [job.id for job in bench.jobs()] == [
+        tick_id("bad", NOON + MINUTE),
+        *(tick_id(name, NOON + 2 * MINUTE) for name in ("bad", "late")),
+    ]
+
+
+def test_a_schedule_declared_anew_goes_on_from_its_latest_tick(bench: Bench) -> None:
+    task("again", every=MINUTE)(report_again)
+    bench.tasks = Registry()
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(60)
+    scheduler._step()
+    task("again", every=2 * MINUTE)(report_again)  # its module was executed again
+    for _ in range(4):
+        bench.clock.advance(60)
+        scheduler._step()
+    assert bench.fired() == ["12:01:00", "12:02:00", "12:04:00"]
+
+
+def test_a_schedule_declared_while_it_sleeps_wakes_it(bench: Bench) -> None:
+    bench.store = MemoryTickStore()
+    scheduler = bench.scheduler()
+    bench.tasks.on_schedule = scheduler.wake
+    scheduler.start()
+    eventually(lambda: scheduler.health().meta["count"] == 0 and scheduler.health().status == "ok")
+    bench.schedule("often", every=timedelta(seconds=1))
+    eventually(bench.jobs, 10)
+    scheduler.stop()
+    assert scheduler.join(5)
 
 
 def test_without_schedules_it_sleeps(bench: Bench) -> None:
