@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -101,7 +102,9 @@ class Site:
         self.answers[number] = status
 
     def kill_one(self) -> None:
-        serving = self.master.process.children()
+        """Kill one of the processes that serve; one that is still loading the app has nothing to lose."""
+        began = {int(pid) for pid in re.findall(r"\[(\d+)\] \[INFO\] serves and works", self.master.log)}
+        serving = [child for child in self.master.process.children() if child.pid in began]
         if serving:
             with suppress(psutil.NoSuchProcess):
                 random.choice(serving).kill()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -22,9 +19,8 @@ from jfast_sync.core import JFast
 from jfast_sync.sql.engine import Database
 from jfast_sync.tasks.declarations import isolated
 from tests.servers.processes import forget, register
+from tests.sharing.environment import sibling_python
 
-#: The ``db`` extra is the smallest one with SQLAlchemy and asyncpg; ``all`` adds nothing that these tests use.
-REQUIREMENT: Final = "jfastframework[db]==0.1.0a12"
 DRIVER: Final = Path(__file__).with_name("sibling.py")
 TOML: Final = """
 [app]
@@ -86,28 +82,6 @@ class Sibling:
         assert self._process.returncode == 0, errors[-3000:]
 
 
-@pytest.fixture(scope="session")
-def sibling_python() -> Path:
-    """The Python of a virtual environment with the sibling; made once, and kept for later runs of the tests."""
-    name = f"{REQUIREMENT.replace('[', '-').replace(']', '')}-py{sys.version_info.major}{sys.version_info.minor}"
-    home = Path(tempfile.gettempdir()) / f"jfast-sync-tests-{os.getuid()}"
-    home.mkdir(mode=0o700, exist_ok=True)
-    assert home.stat().st_uid == os.getuid(), f"{home} is somebody else's"
-    folder = home / name
-    with (home / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may want it at once
-        if not (folder / "complete").exists():
-            _run(sys.executable, "-m", "venv", "--clear", str(folder))
-            _run(str(folder / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", REQUIREMENT)
-            (folder / "complete").touch()
-    return folder / "bin/python"
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{(done.stdout + done.stderr)[-3000:]}"
-
-
 @pytest.fixture
 def project(postgres_dsn: str, tmp_path: Path) -> Path:
     """A folder with the one ``jfast.toml`` both libraries read, whose DSN is written as the sibling needs it."""
@@ -119,9 +93,9 @@ def project(postgres_dsn: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sibling_process(sibling_python: Path) -> Iterator[Sibling]:
+def sibling_process() -> Iterator[Sibling]:
     """The sibling's process; its imports are most of what a start costs, so all tests share it."""
-    process = Sibling(sibling_python)
+    process = Sibling(sibling_python())
     yield process
     process.close()
 
