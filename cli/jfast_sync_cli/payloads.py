@@ -46,7 +46,7 @@ def read_object(body: bytes, place: str) -> dict[str, Any]:
         raise click.ClickException(f"{place} is not UTF-8 text (byte {exc.start + 1})") from None
     except json.JSONDecodeError as exc:
         at = f"line {exc.lineno}, column {exc.colno}" if "\n" in exc.doc.strip() else f"column {exc.colno}"
-        raise click.ClickException(f"{place} is not JSON: {exc.msg} at {at}{_near(exc)}") from None
+        raise click.ClickException(f"{place} is not JSON: {exc.msg} at {at}{_near(exc)}{_instead(exc.doc)}") from None
     except RecursionError:
         raise click.ClickException(f"{place} is nested too deeply") from None
     except ValueError as exc:
@@ -56,6 +56,11 @@ def read_object(body: bytes, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise click.ClickException(f'{place} must be a JSON object such as {{"id": 7}}, not {_kind(value)}')
     return value
+
+
+def _instead(text: str) -> str:
+    """What to write, where the text is not even meant to be an object."""
+    return "" if text.lstrip().startswith("{") else """; write an object such as '{"id": 7}'"""
 
 
 def _file(path: str) -> bytes:

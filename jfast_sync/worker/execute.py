@@ -164,9 +164,19 @@ class Executor:
 
 def log_end(attempt: Attempt, ended: Ended, seconds: float, *, skipped: bool = False) -> None:
     """Log the one line every attempt ends with."""
-    level = logging.WARNING if isinstance(ended, Lost) else logging.INFO
+    level = _level(ended)
     if log.isEnabledFor(level):
         log.log(level, "%s %s %s", attempt.lease.job.task, attempt.lease.job.id, _told(ended, skipped, seconds))
+
+
+def _level(ended: Ended) -> int:
+    match ended:
+        case Bury():
+            return logging.ERROR
+        case Lost() | Retry(refund=False):
+            return logging.WARNING
+        case _:
+            return logging.INFO
 
 
 def announce(observers: Observers, attempt: Attempt, ended: Ended, error: BaseException | None, seconds: float) -> None:

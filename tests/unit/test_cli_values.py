@@ -106,6 +106,7 @@ def test_payloads_that_are_json_objects(tmp_path: Path) -> None:
     [
         (b'{"a":}', "is not JSON: Expecting value at column 6"),
         (b"", "is not JSON: Expecting value at column 1"),
+        (b"name=x", """near 'name=x'; write an object such as '{"id": 7}'"""),
         (b'{\n"a": 1,\n}', "at line"),
         (b"[1]", 'must be a JSON object such as {"id": 7}, not a list'),
         (b"7", "not a number"),
