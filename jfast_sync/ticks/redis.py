@@ -1,7 +1,7 @@
 """Ticks claimed in Redis: each schedule's latest, which never moves back and never expires.
 
-A claim is first a reservation with an end, so that a process that dies inside it delays the tick and loses nothing;
-when the tick's job is enqueued it becomes the schedule's latest tick.
+A claim is first a reservation of that one tick, with an end: a process that dies or is stopped inside it delays this
+tick and no other. When the tick's job is enqueued it becomes the schedule's latest tick.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class RedisTickStore:
 
     def _script(self, script: str, name: str, tick: datetime, token: str) -> str:
         """Run a script; each may be run twice where a reply was lost, because the token tells who asks."""
-        keys = (self._latest, self._reservation + name)
         micros = (tick - _EPOCH) // _MICROSECOND
+        keys = (self._latest, f"{self._reservation}{micros}:{name}")
         arguments = ("EVAL", script, len(keys), *keys, name, micros, token, _RESERVED)
         try:
             answer: bytes = self._call(*arguments)

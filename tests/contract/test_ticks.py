@@ -28,6 +28,13 @@ def ticks(request: pytest.FixtureRequest) -> Iterator[Ticks]:
     made.close()
 
 
+@pytest.fixture(params=[kind for kind in TICK_STORES if kind.many_writers], ids=lambda kind: kind.name)
+def many_writers(request: pytest.FixtureRequest) -> Iterator[Ticks]:
+    made: Ticks = request.param(request.getfixturevalue(request.param.url))
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=[kind for kind in TICK_STORES if kind.transactional], ids=lambda kind: kind.name)
 def sql(request: pytest.FixtureRequest) -> Iterator[SqlTicks]:
     made = request.param(request.getfixturevalue(request.param.url))
@@ -117,6 +124,16 @@ def test_an_open_claim_makes_others_ask_again_and_stops_no_other_schedule(ticks:
             assert time.monotonic() - began < 5
             if ticks.name != "sqlite":  # which has one writer: there every schedule asks again
                 assert thread.submit(claim, other, name="another").result() is Claimed.WON
+    assert claim(other) is Claimed.LOST
+
+
+def test_an_open_claim_does_not_hold_up_the_schedules_next_tick(many_writers: Ticks) -> None:
+    store, other = many_writers.open(), many_writers.open()
+    with store.claiming("nightly", TICK, by="stopped") as claimed:
+        assert claimed.outcome is Claimed.WON
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(claim, other, TICK + MINUTE).result() is Claimed.WON
+    assert store.latest(["nightly"]) == {"nightly": TICK + MINUTE}
     assert claim(other) is Claimed.LOST
 
 

@@ -22,6 +22,8 @@ class Ticks(ABC):
     url: ClassVar[str | None] = None
     #: Whether a claim is part of a session's transaction.
     transactional: ClassVar[bool] = False
+    #: Whether several processes can write at the same time.
+    many_writers: ClassVar[bool] = False
 
     def __init__(self, url: str = "") -> None:
         self.dsn = url
@@ -96,11 +98,13 @@ class SqliteTicks(SqlTicks):
 class PostgresTicks(SqlTicks):
     name = "postgresql"
     url = "emptied_postgres_dsn"
+    many_writers = True
 
 
 class RedisTicks(Ticks):
     name = "redis"
     url = "redis_url"
+    many_writers = True
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

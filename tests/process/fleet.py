@@ -55,15 +55,30 @@ from jfast_sync.tasks import task
 @task("beat", every=timedelta(seconds=1))
 def beat(payload):
     pass
+
+@task("pulse", every=timedelta(seconds=1))
+def pulse(payload):
+    pass
 """
 
-#: Schedules and runs nothing, so that every tick's job stays to be looked at.
+#: Schedules and runs nothing, so that every tick's job stays to be looked at. Where there is a file called "stop-here",
+#: the next to win a tick of "beat" writes the tick into "held" and stops, between its claim and its job.
 PROGRAM = """
-import logging, signal
+import logging, signal, threading
+from pathlib import Path
 from jfast_sync.app import load
 logging.basicConfig(level="INFO")
 signal.signal(signal.SIGTERM, lambda *_: exit(0))
+
+def inside(job):
+    if job.task == "beat" and Path("stop-here").exists():
+        Path("stop-here").unlink()
+        Path("held").write_text(job.payload["scheduled_for"])
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # not in a moment, as one to the process may be
+    return prepare(job)
+
 with load(None) as app:
+    prepare, app.queue.prepare = app.queue.prepare, inside
     app.start_scheduler()
     print("scheduling", flush=True)
     while True:
@@ -94,18 +109,25 @@ class Fleet:
         self.stack.callback(server.close)
         return server
 
-    def ticks(self) -> list[datetime]:
+    def ticks(self, task: str = "beat") -> list[datetime]:
         """The ticks that have a job, in order; each job is the tick's own."""
+        return [tick for tick, _ in self.delays(task)]
+
+    def delays(self, task: str) -> list[tuple[datetime, timedelta]]:
+        """The ticks that have a job, in order, and how much later each job was stored."""
         found = []
-        for row in self.app.queue.inspect.jobs(task="beat", limit=100_000):
+        for row in self.app.queue.inspect.jobs(task=task, limit=100_000):
             tick = datetime.fromisoformat(row.job.payload["scheduled_for"])
-            assert row.job.id == tick_id("beat", tick)
-            found.append(tick)
+            assert row.job.id == tick_id(task, tick)
+            assert row.job.created_at is not None
+            found.append((tick, row.job.created_at - tick))
         return sorted(found)
 
-    def wait_for_ticks(self, count: int) -> list[datetime]:
-        begun = len(self.ticks())
-        return eventually(self.ticks, 60, until=lambda ticks: len(ticks) >= begun + count, what=f"{count} more ticks")
+    def wait_for_ticks(self, count: int, task: str = "beat") -> list[datetime]:
+        begun = len(self.ticks(task))
+        return eventually(
+            lambda: self.ticks(task), 60, until=lambda ticks: len(ticks) >= begun + count, what=f"{count} more ticks"
+        )
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "redis"])

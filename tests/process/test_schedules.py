@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from tests.process.fleet import SECOND, Fleet, assert_each_tick_once, between_ticks, fleet
+from tests.process.workers import WorkerProcess
 from tests.waiting import eventually
 
 __all__ = ["fleet"]
@@ -17,26 +18,37 @@ __all__ = ["fleet"]
 SHIFTED = Path(__file__).parent / "shifted_clock"
 
 
-def rounds(fleet: Fleet, processes: int, ticks: int, longest_gap: timedelta) -> None:
+def start(fleet: Fleet, processes: int) -> list[WorkerProcess]:
+    """Start processes, the last of which has a clock that is three seconds fast."""
     path = os.pathsep.join(filter(None, [str(SHIFTED), os.environ.get("PYTHONPATH")]))
-    fleet_of = [fleet.start() for _ in range(processes - 1)]
-    # Where one machine's clock is the store's, a process with another clock is another machine: not on SQLite.
-    shifted: dict[str, Any] = {} if fleet.app.queue.backend.backend == "sqlite" else {"CLOCK_SHIFT": "3"}
-    fleet_of.append(fleet.start(PYTHONPATH=path, **shifted) if shifted else fleet.start())
-    for process in fleet_of:
+    started = [fleet.start() for _ in range(processes - 1)]
+    started.append(fleet.start(PYTHONPATH=path, CLOCK_SHIFT="3"))
+    for process in started:
         process.wait_for_log("scheduling", 30)
+    return started
+
+
+def rounds(fleet: Fleet, processes: int, ticks: int, longest_gap: timedelta) -> None:
+    started = start(fleet, processes)
     fleet.wait_for_ticks(ticks)
     between_ticks()
-    fleet_of[0].kill()
+    started[0].kill()
     fleet.wait_for_ticks(ticks)
     between_ticks()
-    fleet_of[1].pause()
+    # The fast one: SQLite has no clock of its own, so there it has won every tick so far, three seconds early.
+    started[-1].pause()
     fleet.wait_for_ticks(ticks)
-    fleet_of[1].resume()
+    started[-1].resume()
     found = fleet.wait_for_ticks(ticks)
+    print(f"{len(found)} ticks from {found[0]} to {found[-1]}")
     assert_each_tick_once(found, longest_gap)
-    assert found[-1] <= datetime.now(UTC) + SECOND
-    for process in fleet_of[1:]:
+    fast = 3 * SECOND if fleet.app.queue.backend.backend == "sqlite" else timedelta(0)
+    assert found[-1] <= datetime.now(UTC) + SECOND + fast
+    assert_no_trouble(started[1:])
+
+
+def assert_no_trouble(started: list[WorkerProcess]) -> None:
+    for process in started:
         assert process.running
         # psycopg's C code is surprised by the other datetime of the process with the wrong clock.
         assert [line for line in process.trouble() if "datetime.datetime size changed" not in line] == []
@@ -50,6 +62,44 @@ def test_four_processes_tick_once_though_one_is_killed_and_one_stopped(fleet: Fl
 @pytest.mark.long
 def test_eight_processes_for_twenty_seconds_miss_no_tick(fleet: Fleet) -> None:
     rounds(fleet, 8, 6, longest_gap=SECOND)
+
+
+def stop_one_inside_a_tick(fleet: Fleet, started: list[WorkerProcess]) -> tuple[WorkerProcess, datetime]:
+    """Let the next process that wins a tick stop before it enqueues the job; return it and the tick."""
+    (fleet.folder / "stop-here").touch()
+    stopped: list[WorkerProcess] = eventually(
+        lambda: [process for process in started if process.process.status() == psutil.STATUS_STOPPED], 30
+    )
+    return stopped[0], datetime.fromisoformat((fleet.folder / "held").read_text())
+
+
+@pytest.mark.parametrize("fleet", ["postgresql", "redis"], indirect=True)
+def test_a_process_stopped_inside_a_tick_delays_no_other_and_loses_none(fleet: Fleet) -> None:
+    started = start(fleet, 3)
+    fleet.wait_for_ticks(2)
+    stopped, held = stop_one_inside_a_tick(fleet, started)
+    fleet.wait_for_ticks(3)
+    fleet.wait_for_ticks(3, "pulse")
+    assert held not in fleet.ticks()
+    delays = [delay for tick, delay in fleet.delays("pulse") if tick >= held]
+    print(f"while one is stopped inside a tick: the other schedule is up to {max(delays)} late")
+    assert max(delays) < 2 * SECOND
+    stopped.resume()
+    eventually(lambda: held in fleet.ticks(), what="the job of the tick it was at")
+    assert_each_tick_once(fleet.wait_for_ticks(2), longest_gap=4 * SECOND)
+    assert_no_trouble(started)
+
+
+def test_a_process_killed_inside_a_tick_holds_up_nobody(fleet: Fleet) -> None:
+    started = start(fleet, 3)
+    fleet.wait_for_ticks(2)
+    stopped, held = stop_one_inside_a_tick(fleet, started)
+    before = fleet.ticks()
+    assert held not in before
+    stopped.kill()
+    found = fleet.wait_for_ticks(3)
+    assert_each_tick_once(found, longest_gap=5 * SECOND)
+    assert_no_trouble([process for process in started if process is not stopped])
 
 
 def test_after_a_time_without_anybody_one_tick_is_made_up_for(fleet: Fleet) -> None:
