@@ -107,8 +107,8 @@ class RedisTickStore:
 
         try:
             return self._client.execute_command(*command)
-        except ReadOnlyError as exc:
-            self._client.connection_pool.disconnect()  # the name may lead to the new master now
-            raise UnavailableError("this Redis is a replica now and takes no writes") from exc
         except (RedisError, OSError) as exc:
+            if isinstance(exc, ReadOnlyError) or "-READONLY" in str(exc):  # inside a script's error before Redis 7
+                self._client.connection_pool.disconnect()  # the name may lead to the new master now
+                raise UnavailableError("this Redis is a replica now and takes no writes") from exc
             raise UnavailableError(f"Redis cannot serve the scheduler now: {error_text(exc)}") from exc

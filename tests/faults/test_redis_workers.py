@@ -19,6 +19,7 @@ from tests.process.rounds import describe, wake_up_latencies
 from tests.process.test_death import restart_until_settled
 from tests.process.test_stop import stop_at_random_moments
 from tests.servers import Proxy, RedisServer
+from tests.servers.redis_pair import RedisPair
 from tests.waiting import eventually
 
 
@@ -272,6 +273,35 @@ def test_a_server_that_is_away_at_the_start_needs_no_restart_of_the_worker(
     project.wait_until_done([job])
     project.assert_once([job])
     assert worker.running
+
+
+def fail_over(project: RedisProject, servers: RedisPair, *, jobs: int) -> None:
+    """The master dies for longer than a lease; what its replica had is done once, and who lives keeps what it runs."""
+    [long] = project.enqueue("plain", {"gate": "open"})
+    ids = project.enqueue("quick", {"seconds": 0.02}, count=jobs)
+    workers = [project.worker("--threads", "4") for _ in range(2)]
+    eventually(
+        lambda: len(project.starts()), 30, until=lambda started: started > jobs / 4, what="a quarter of the jobs"
+    )
+    servers.replicate()
+    servers.first.kill()
+    workers.append(project.worker("--threads", "4"))  # one that sees the new master only
+    project.look_at(servers.second.url)
+    eventually(project.store.unfinished, 60, until=lambda left: left == 1, what="all but one", interval=0.1)
+    project.open_gate("open")
+    project.wait_until_done([long], 30)
+    assert project.starts()[long] == 1
+    project.assert_once(ids)
+    assert [worker.name for worker in workers if not worker.running] == []
+
+
+def test_a_failover_for_longer_than_a_lease_doubles_and_loses_nothing(
+    new_project: Callable[..., RedisProject], tmp_path: Path
+):
+    with RedisPair(tmp_path, down_after=2.5) as servers:
+        eventually(lambda: servers.master() == servers.first.port, what="the Sentinel to know the master")
+        project = new_project(servers.url, enqueue_url=servers.first.url, visibility_timeout=2)
+        fail_over(project, servers, jobs=300)
 
 
 # --- idle -------------------------------------------------------------------------------------------------------------

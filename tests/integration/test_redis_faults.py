@@ -188,7 +188,7 @@ def test_a_demoted_server_is_unavailable_until_it_is_a_master_again(killable: Re
     killable_redis.command("REPLICAOF", "127.0.0.1", "1")
     try:
         for attempt in (lambda: put(killable), lambda: claim(killable)):
-            with pytest.raises(UnavailableError):
+            with pytest.raises(UnavailableError, match="replica now"):
                 attempt()
     finally:
         killable_redis.command("REPLICAOF", "NO", "ONE")

@@ -72,19 +72,16 @@ def all_ways(queue: RedisQueue) -> None:
     assert (stats.ready, stats.delayed, stats.running, stats.dead) == (12, 0, 7, 0)
 
 
-def test_a_cluster_finds_every_key_declared_and_in_one_slot(special: Callable[..., RedisServer]):
-    server = special(cluster_enabled="yes", cluster_port=str(free_port()))
-    server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383") if _has_ranges(server) else server.command(
-        "CLUSTER", "ADDSLOTS", *range(16384)
-    )
+def test_a_cluster_finds_every_key_declared_and_in_one_slot(
+    special: Callable[..., RedisServer], redis_server: RedisServer
+):
+    old = redis_server.command("INFO", "server")["redis_version"] < "7"  # its second port is 10,000 above the first
+    server = special(cluster_enabled="yes", **({} if old else {"cluster_port": str(free_port())}))
+    server.command("CLUSTER", "ADDSLOTS", *range(16384))
     eventually(lambda: b"cluster_state:ok" in _text(server.command("CLUSTER", "INFO")), what="the cluster to be up")
     queue = RedisQueue(server.url, key_prefix="app:", keep_done=100.0)
     all_ways(queue)
     queue.close()
-
-
-def _has_ranges(server: RedisServer) -> bool:
-    return int(server.command("INFO", "server")["redis_version"].split(".")[0]) >= 7
 
 
 def _text(answer: Any) -> bytes:
@@ -176,8 +173,17 @@ def test_sentinels_say_where_the_master_is_and_a_failover_is_followed(tmp_path: 
             servers.first.kill()
             leases = eventually(lambda: _unless_away(lambda: claim(queue, 3)), 30, what="the failover")
             assert len(leases) == 3
+            crowd(RedisQueue(servers.url, max_connections=4))
         finally:
             queue.close()
+
+
+def test_sentinels_that_know_no_master_are_one_sentence():
+    queue = RedisQueue(f"redis+sentinel://:s3cret@{HOST}:{free_port()},{HOST}:{free_port()}/jobs")
+    with pytest.raises(UnavailableError) as caught:
+        queue.setup()
+    assert str(caught.value) == "Redis cannot be reached: the Sentinels say: No master found for 'jobs'"
+    queue.close()
 
 
 def _unless_away(ask: Callable[[], Any]) -> Any:
@@ -199,7 +205,11 @@ def test_a_wrong_password_is_one_sentence_without_it(special: Callable[..., Redi
 
 
 def test_more_threads_than_connections_wait_for_one(redis_url: str):
-    queue = RedisQueue(redis_url, max_connections=4)
+    crowd(RedisQueue(redis_url, max_connections=4))
+
+
+def crowd(queue: RedisQueue) -> None:
+    """More threads than a queue has connections."""
     with meanwhile(lambda: claim(queue, 1, 2, queues=["nobody's"])) as claimed, ThreadPoolExecutor(20) as pool:
         assert len(list(pool.map(lambda _: put(queue), range(200)))) == 200
         assert claimed.result(10) == []

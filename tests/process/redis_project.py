@@ -67,3 +67,7 @@ class RedisProject(Project):
         self.store.execute(EFFECTS)
         self.store.execute(ONCE)
         self._workers = []
+
+    def look_at(self, url: str) -> None:
+        """Read the jobs from this server from now on."""
+        self.store = RedisStore(self.store.dsn, url)

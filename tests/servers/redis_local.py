@@ -96,7 +96,7 @@ class LocalRedis(RedisServer):
             return
         options = {**self.settings, "bind": HOST, "port": str(self.port), "dir": str(self._folder)}
         options["pidfile"] = str(self._folder / _PID)
-        words = [part for name, value in options.items() for part in (f"--{name}", value)]
+        words = [part for name, value in options.items() for part in (f"--{name}", *(value.split() or [""]))]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self._program), *words],

@@ -6,7 +6,11 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.servers.network import HOST, free_port
 from tests.servers.processes import forget, register
@@ -19,15 +23,17 @@ class RedisPair:
 
     Args:
         folder: where a Sentinel may write; without one there is none, and `promote` is called by hand.
+        down_after: seconds the first server may be silent before the Sentinel acts.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, down_after: float = 0.5) -> None:
         program = find_program()
         at_once = {"repl-diskless-sync-delay": "0"}
         self.first, self.second = LocalRedis(program, **at_once), LocalRedis(program, **at_once)
         self.sentinel_port = free_port()
         self._program = program
         self._folder = folder
+        self._down_after = down_after
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -56,6 +62,15 @@ class RedisPair:
             client.execute_command("SET", "replicated", "until here")
             assert client.execute_command("WAIT", 1, 10_000) == 1
 
+    def master(self) -> int | None:
+        """The port of the server the Sentinel names; None while it knows none."""
+        with redis.Redis(host=HOST, port=self.sentinel_port, retry=Retry(NoBackoff(), 0), protocol=2) as client:
+            try:
+                found: Any = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "jobs")
+            except redis.ConnectionError:
+                return None
+        return int(found[1]) if found else None
+
     def promote(self) -> None:
         """Make the replica a master."""
         self.second.command("REPLICAOF", "NO", "ONE")
@@ -67,7 +82,8 @@ class RedisPair:
         configuration = folder / "sentinel.conf"
         configuration.write_text(
             f"bind {HOST}\nport {self.sentinel_port}\ndir {folder}\n"
-            f"sentinel monitor jobs {HOST} {self.first.port} 1\nsentinel down-after-milliseconds jobs 500\n"
+            f"sentinel monitor jobs {HOST} {self.first.port} 1\n"
+            f"sentinel down-after-milliseconds jobs {self._down_after * 1000:.0f}\n"
             "sentinel failover-timeout jobs 3000\n"
         )
         with (folder / "sentinel.log").open("wb") as log:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions as driver
+from redis.sentinel import MasterNotFoundError
 
 from jfast_sync.config.forms import redis_url
 from jfast_sync.errors import ConfigError, PayloadError, SchemaError, UnavailableError
@@ -130,15 +131,22 @@ def test_a_kept_job_says_how_long_it_ran():
     assert row.finished_at == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=8.5)
 
 
+FULL = "command not allowed when used memory > 'maxmemory'."
+REPLICA = "You can't write against a read only replica."
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (driver.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), "full"),
-        (driver.ReadOnlyError("You can't write against a read only replica."), "replica"),
+        (driver.OutOfMemoryError(FULL), "full"),
+        (driver.ReadOnlyError(REPLICA), "replica"),
+        # As Redis 6 says it.
+        (driver.ResponseError(f"Error running script (call to f_1): @user_script:7: -OOM {FULL}"), "full"),
+        (driver.ResponseError(f"Error running script (call to f_1): @user_script:7: -READONLY {REPLICA}"), "replica"),
         (driver.BusyLoadingError("Redis is loading the dataset in memory"), "loading"),
+        (MasterNotFoundError("No master found for 'jobs' : <Redis(...)> - ConnectionError()"), "for 'jobs'"),
         (driver.AuthenticationError("invalid username-password pair"), "refuses this login"),
         (driver.ConnectionError("Connection closed by server."), "cannot be reached"),
         (driver.TimeoutError("Timeout reading from socket"), "cannot be reached"),

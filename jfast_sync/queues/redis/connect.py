@@ -66,7 +66,7 @@ def pool(url: str, *, max_connections: int, tls: Mapping[str, str]) -> Connectio
 
 
 def _sentinel_pool(secure: bool, rest: str, options: dict[str, Any], tls: Mapping[str, str]) -> ConnectionPool:
-    from redis import sentinel
+    from redis import BlockingConnectionPool, sentinel
 
     library: Any = sentinel  # without types
 
@@ -80,9 +80,10 @@ def _sentinel_pool(secure: bool, rest: str, options: dict[str, Any], tls: Mappin
     addresses = [_address(server) for server in servers.split(",")]
     timeouts = {name: value for name, value in options.items() if name.startswith("socket_") or name == "retry"}
     finder = library.Sentinel(addresses, sentinel_kwargs={**timeouts, **login})
-    made: ConnectionPool = library.SentinelConnectionPool(
-        service, finder, is_master=True, db=int(db or 0), ssl=secure, **options, **login, **(tls if secure else {})
-    )
+    # The library's own pool refuses one caller too many; this one has it wait, as on a plain URL.
+    blocking: Any = type("SentinelPool", (library.SentinelConnectionPool, BlockingConnectionPool), {})
+    options |= {"timeout": _FREE_CONNECTION, "db": int(db or 0), "ssl": secure, **login, **(tls if secure else {})}
+    made: ConnectionPool = blocking(service, finder, is_master=True, **options)
     return made
 
 

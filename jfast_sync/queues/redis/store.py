@@ -93,14 +93,18 @@ class RedisStore:
         return self._evaluate(script, keys, argv)
 
     def _evaluate(self, script: Script, keys: Sequence[str | bytes], argv: Sequence[Any]) -> Any:
-        from redis.exceptions import NoScriptError, ReadOnlyError
+        from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+
+        from jfast_sync.queues.redis.failures import unwrapped
 
         try:
             return self._redis.execute_command("EVALSHA", script.sha, len(keys), *keys, *argv)
         except NoScriptError:
             return self._redis.execute_command("EVAL", script.text, len(keys), *keys, *argv)
-        except ReadOnlyError:
-            self._pool.disconnect()  # the name may lead to the new master now
+        except ResponseError as exc:
+            if isinstance(unwrapped(exc), ReadOnlyError):
+                # The name may lead to the new master now. What other threads use is theirs: they are told too.
+                self._pool.disconnect(inuse_connections=False)
             raise
 
     def _ask(self, script: Script, lanes: Sequence[Lane], *args: Any) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Waiting"]
 
-_SHORTEST: Final = 0.001
+_SHORTEST: Final = 0.002  # seconds; Redis 6 takes 0.001 for 0, which is for ever
 _SLACK: Final = 5.0  # seconds the server's answer may come late
 
 
