@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.leaks import leftover_children, leftover_threads, wait_for_no_connection_to, wait_for_no_open_file
-from tests.servers import PostgresServer, Proxy, RedisServer, ServerUnavailable, find_postgres, find_redis
-from tests.servers.rabbitmq import RabbitServer
-from tests.servers.rabbitmq_finding import find_rabbitmq
+from tests.servers import (
+    PostgresServer,
+    Proxy,
+    RabbitServer,
+    RedisServer,
+    ServerUnavailable,
+    find_postgres,
+    find_rabbitmq,
+    find_redis,
+)
 
 
 def pytest_configure() -> None:

@@ -8,10 +8,19 @@ the run.
 from __future__ import annotations
 
 from tests.servers.errors import ServerUnavailable
-from tests.servers.finding import find_postgres
+from tests.servers.finding import find_postgres, find_rabbitmq, find_redis
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
+from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
-from tests.servers.redis_finding import find_redis
 
-__all__ = ["PostgresServer", "Proxy", "RedisServer", "ServerUnavailable", "find_postgres", "find_redis"]
+__all__ = [
+    "PostgresServer",
+    "Proxy",
+    "RabbitServer",
+    "RedisServer",
+    "ServerUnavailable",
+    "find_postgres",
+    "find_rabbitmq",
+    "find_redis",
+]

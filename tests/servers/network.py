@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 
@@ -15,11 +16,18 @@ _handed_out: set[int] = set()
 
 def free_port() -> int:
     """A loopback TCP port nobody listens on now, never handed out twice by this process."""
-    for port in random.sample(PORTS, len(PORTS)):
+    ours = _share()
+    for port in random.sample(ours, len(ours)):
         if port not in _handed_out and _can_bind(port):
             _handed_out.add(port)
             return port
     raise OSError(f"no free port from {PORTS.start} to {PORTS.stop - 1}")
+
+
+def _share() -> range:
+    """This process's part of the ports: parallel test processes must not take each other's while a server is down."""
+    worker, count = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    return PORTS[int(worker.removeprefix("gw")) :: int(count)]
 
 
 def _can_bind(port: int) -> bool:

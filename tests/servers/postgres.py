@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
-from abc import ABC, abstractmethod
 from itertools import count
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
 
-from tests.servers.errors import ServerUnavailable
+from tests.servers.server import Server
 
 
-class PostgresServer(ABC):
+class PostgresServer(Server):
     """A running PostgreSQL: `admin_url` leads in as a superuser, `dsn` as the ordinary role the tests work with.
 
     Both roles have a password; a wrong one is refused (scram-sha-256), so tests can try that too.
     """
 
+    title = "PostgreSQL"
     role = "jfast"
 
     def __init__(self, admin_url: str, password: str) -> None:
@@ -28,32 +27,6 @@ class PostgresServer(ABC):
         self.password = password
         self._names = count(1)
         self._prefix = f"jfast_{os.getpid()}_{secrets.token_hex(3)}"
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start the server and return when it accepts connections."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop it the orderly way ("fast": open transactions are rolled back, clients are told)."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End every process of it with SIGKILL, as a crash would; `start` then recovers from the log."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop it for good and leave nothing of it behind."""
-
-    @property
-    @abstractmethod
-    def running(self) -> bool:
-        """Whether its process lives."""
-
-    def restart(self) -> None:
-        """Stop the orderly way, then start on the same port with the same data."""
-        self.stop()
-        self.start()
 
     @property
     def host(self) -> str:
@@ -99,18 +72,6 @@ class PostgresServer(ABC):
         except psycopg.OperationalError:
             return False
         return True
-
-    def wait_until_ready(self, timeout: float = 60.0) -> None:
-        """Return when it accepts connections; raise ServerUnavailable after `timeout` seconds or when it has ended."""
-        deadline = time.monotonic() + timeout
-        while not self.accepts_connections():
-            if not self.running or time.monotonic() > deadline:
-                raise ServerUnavailable(f"PostgreSQL did not start: {self.last_words()}")
-            time.sleep(0.01)  # between two attempts to connect: there is nothing to wait on before it listens
-
-    def last_words(self) -> str:
-        """The end of its log, for error messages."""
-        return "no log"
 
     def _execute(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.admin_url, autocommit=True, connect_timeout=10) as connection:

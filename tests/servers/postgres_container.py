@@ -1,12 +1,11 @@
-"""PostgreSQL in a container, where a Docker engine answers."""
+"""PostgreSQL in a container."""
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tests.servers.container import ContainerServer, published
 from tests.servers.network import HOST, free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.postgres_local import SETTINGS
@@ -14,37 +13,12 @@ from tests.servers.postgres_local import SETTINGS
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
-IMAGE = "postgres:17-alpine"
 
+class ContainerPostgres(ContainerServer, PostgresServer):
+    """Stopped with SIGINT, PostgreSQL's fast shutdown."""
 
-def docker_answers(timeout: float = 2.0) -> bool:
-    """Whether a Docker engine on this machine answers a ping within `timeout` seconds."""
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if not address.startswith("unix://") or not _listens(address.removeprefix("unix://"), timeout):
-        return False  # an engine elsewhere cannot give a server on the loopback interface
-    import docker
-
-    try:
-        client = docker.from_env(timeout=timeout)
-    except docker.errors.DockerException:
-        return False
-    try:
-        return bool(client.ping())
-    except (docker.errors.DockerException, OSError):
-        return False
-    finally:
-        client.close()
-
-
-def _listens(path: str, timeout: float) -> bool:
-    # Asked before the docker package is: where nothing listens it leaves a socket open, and warnings are errors here.
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(timeout)
-        return probe.connect_ex(path) == 0
-
-
-class ContainerPostgres(PostgresServer):
-    """One container on a fixed loopback port, so that it keeps its address when it is killed and started again."""
+    image = "postgres:17-alpine"
+    stop_signal = "SIGINT"
 
     def __init__(self) -> None:
         self._secret = secrets.token_urlsafe(12)
@@ -52,61 +26,16 @@ class ContainerPostgres(PostgresServer):
         super().__init__(
             f"postgresql://postgres:{self._secret}@{HOST}:{self._bound}/postgres", secrets.token_urlsafe(12)
         )
-        self._container: DockerContainer | None = None
 
     def start(self) -> None:
-        """Create the container the first time, start it again later."""
-        if self._container is None:
-            self._container = self._create()
-            self._container.start()
-            self.wait_until_ready()
+        new = self._container is None
+        super().start()
+        if new:
             self.prepare_role()
-        elif not self.running:
-            self._wrapped.start()
-            self.wait_until_ready()
-
-    def stop(self) -> None:
-        """Stop with SIGINT, PostgreSQL's fast shutdown."""
-        self._signal("SIGINT")
-
-    def kill(self) -> None:
-        """SIGKILL the container's first process, and with it all others."""
-        self._signal("SIGKILL")
-
-    def close(self) -> None:
-        """Remove the container and its volume."""
-        if self._container is not None:
-            self._container.stop(force=True, delete_volume=True)
-            self._container = None
-
-    @property
-    def running(self) -> bool:
-        """Whether the engine calls it running."""
-        if self._container is None:
-            return False
-        self._wrapped.reload()
-        return bool(self._wrapped.status == "running")
-
-    def last_words(self) -> str:
-        """The end of the container's log."""
-        return "no container" if self._container is None else self._wrapped.logs(tail=20).decode(errors="replace")
-
-    @property
-    def _wrapped(self) -> Any:
-        assert self._container is not None
-        return self._container.get_wrapped_container()
-
-    def _signal(self, name: str) -> None:
-        if self.running:
-            self._wrapped.kill(name)
-            self._wrapped.wait(timeout=60)
 
     def _create(self) -> DockerContainer:
         from testcontainers.core.container import DockerContainer
 
         options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
-        container = DockerContainer(IMAGE).with_env("POSTGRES_PASSWORD", self._secret).with_command(options)
-        # with_bind_ports() binds every interface of the machine; these servers are for this machine alone.
-        bound: dict[str, Any] = {"5432/tcp": (HOST, self._bound)}
-        container.ports = bound
-        return container
+        container = DockerContainer(self.image).with_env("POSTGRES_PASSWORD", self._secret).with_command(options)
+        return published(container, 5432, self._bound)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from itertools import count
 from urllib.parse import urlsplit, urlunsplit
 
 import pika
 from pika.exceptions import AMQPError
 
-from tests.servers.errors import ServerUnavailable
+from tests.servers.server import Server
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it logs every refused attempt as four errors
 
@@ -23,8 +22,10 @@ CONFIRM_TIMEOUT_MS = 5000
 SETTLING_SECONDS = 3.0
 
 
-class RabbitServer(ABC):
+class RabbitServer(Server):
     """A running RabbitMQ; `url` leads into the virtual host the tests work in."""
+
+    title = "RabbitMQ"
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -32,29 +33,8 @@ class RabbitServer(ABC):
         self._prefix = f"t{os.getpid()}{secrets.token_hex(3)}"
 
     @abstractmethod
-    def start(self) -> None:
-        """Start the broker and return when it accepts connections."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop it the orderly way."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop it for good and leave nothing behind."""
-
-    @abstractmethod
     def control(self, *arguments: str) -> str:
         """Run `rabbitmqctl` on it; return what it printed."""
-
-    @property
-    @abstractmethod
-    def running(self) -> bool:
-        """Whether its process lives."""
 
     @property
     def host(self) -> str:
@@ -63,11 +43,6 @@ class RabbitServer(ABC):
     @property
     def port(self) -> int:
         return urlsplit(self.url).port or 5672
-
-    def restart(self) -> None:
-        """Stop the orderly way, then start again with the same data."""
-        self.stop()
-        self.start()
 
     def url_by_port(self, port: int) -> str:
         """The URL through a proxy on another loopback port."""
@@ -99,15 +74,3 @@ class RabbitServer(ABC):
         except (AMQPError, OSError):
             return False
         return True
-
-    def wait_until_ready(self, timeout: float = 90.0) -> None:
-        """Return when it accepts connections; raise ServerUnavailable after `timeout` seconds or when it has ended."""
-        deadline = time.monotonic() + timeout
-        while not self.accepts_connections():
-            if not self.running or time.monotonic() > deadline:
-                raise ServerUnavailable(f"RabbitMQ did not start: {self.last_words()}")
-            time.sleep(0.05)  # between two attempts to connect: there is nothing to wait on before it listens
-
-    def last_words(self) -> str:
-        """The end of its log, for error messages."""
-        return "no log"

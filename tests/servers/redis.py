@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,39 +10,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.servers.errors import ServerUnavailable
+from tests.servers.server import Server
+
+URL_VARIABLE = "JFAST_TEST_REDIS_URL"
 
 
-class RedisServer(ABC):
+class RedisServer(Server):
     """A running server; `url` leads to the database the tests work in, and may empty."""
+
+    title = "Redis"
 
     def __init__(self, url: str) -> None:
         self.url = url
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start the server and return when it answers."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop it the orderly way."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End it with SIGKILL, as a crash would."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop it for good and leave nothing of it behind."""
-
-    @property
-    @abstractmethod
-    def running(self) -> bool:
-        """Whether its process lives."""
-
-    def restart(self) -> None:
-        """Stop the orderly way, then start on the same port with the same data."""
-        self.stop()
-        self.start()
 
     @property
     def port(self) -> int:
@@ -69,32 +46,20 @@ class RedisServer(ABC):
         """Remove everything stored in the tests' database."""
         self.command("FLUSHDB")
 
-    def answers(self) -> bool:
+    def accepts_connections(self) -> bool:
         """Whether it serves commands now."""
         try:
             return bool(self.command("PING"))
         except (redis.RedisError, OSError):
             return False
 
-    def wait_until_ready(self, timeout: float = 30.0) -> None:
-        """Return when it answers; raise ServerUnavailable after `timeout` seconds or when it has ended."""
-        deadline = time.monotonic() + timeout
-        while not self.answers():
-            if not self.running or time.monotonic() > deadline:
-                raise ServerUnavailable(f"Redis did not start: {self.last_words()}")
-            time.sleep(0.01)  # between two attempts to connect: there is nothing to wait on before it listens
-
-    def last_words(self) -> str:
-        """The end of its log, for error messages."""
-        return "no log"
-
 
 class ExternalRedis(RedisServer):
     """A server somebody else runs, named by JFAST_TEST_REDIS_URL: used, never stopped; its database is emptied."""
 
     def start(self) -> None:
-        if not self.answers():
-            raise ServerUnavailable("the Redis that JFAST_TEST_REDIS_URL names does not answer")
+        if not self.accepts_connections():
+            raise ServerUnavailable(f"the Redis that {URL_VARIABLE} names does not answer")
 
     def stop(self) -> None:
         raise NotImplementedError("this server is not ours to stop")

@@ -12,9 +12,9 @@ from docker.errors import ImageNotFound
 
 from tests.servers import ServerUnavailable, finding, postgres_programs
 from tests.servers.accounts import Account
+from tests.servers.container import docker_answers
 from tests.servers.network import HOST, PORTS, free_port
 from tests.servers.postgres import PostgresServer
-from tests.servers.postgres_container import docker_answers
 from tests.servers.postgres_programs import Programs, find_programs
 
 PLACES = ("_on_path", "_debian", "_in_wheel")
@@ -53,7 +53,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> dict[str, type[Stub]]:
     kinds = {name: type(name, (Stub,), {}) for name in ("ExternalPostgres", "ContainerPostgres", "LocalPostgres")}
     for name, kind in kinds.items():
         monkeypatch.setattr(finding, name, kind)
-    monkeypatch.setattr(finding, "find_programs", lambda: Programs(Path("/nowhere")))
+    monkeypatch.setattr(finding, "find_postgres_programs", lambda: Programs(Path("/nowhere")))
     return kinds
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_does_not_start_is_cleaned_away() -> None:
     server = Stub()
     server.failure = ServerUnavailable("no")
     with pytest.raises(ServerUnavailable):
-        finding._started(server)
+        finding.started(server)
     assert server.asked == ["start", "close"]
 
 
@@ -143,6 +143,13 @@ def test_programs_that_cannot_be_reached_nor_copied_are_refused(
     monkeypatch.setattr(Account, "may_execute", lambda _self, _path: False)
     with pytest.raises(ServerUnavailable, match="cannot be entered"):
         Programs(tmp_path).within_reach_of(Account(1, 1), tmp_path)
+
+
+def test_parallel_processes_have_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
+    for worker, rest in (("gw0", 0), ("gw1", 1)):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        assert {free_port() % 2 for _ in range(20)} == {rest}
 
 
 def test_ports_are_below_the_ephemeral_range_and_never_given_twice() -> None:
