@@ -109,9 +109,7 @@ def test_what_a_copy_counts(outcome: Retry | Release | Bury, attempts: int) -> N
 
 
 def test_an_undecodable_dead_letter_keeps_its_bytes_and_reason() -> None:
-    delivery = held(Job(task="t")).delivery
-    delivery.body = b"{broken"
-    message = ROUTING.undecodable(delivery, "not a job: no", NOW)
+    message = ROUTING.undecodable(b"{broken", "not a job: no", NOW)
     letter = dead_job(message.body, message.headers, message.message_id)
     assert (letter.raw, letter.job.error, letter.died_at) == (b"{broken", "not a job: no", NOW)
     assert message.headers is not None and message.headers[ERROR_HEADER]

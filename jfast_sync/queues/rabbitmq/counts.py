@@ -43,16 +43,15 @@ class Counts:
         works = [names.work(work) for work in sorted(self._directory.works(None))]
         counts = _counted(connection, [*fixed, *works])
         lost = counts[len(levels) + 1]
-        warnings = (
-            (f"{lost} messages in {names.lost} could not be routed: their queue did not exist when they were due",)
-            if lost
-            else ()
+        warning = (
+            f"{lost} messages in {names.lost} could not be routed: their queue did not exist when they were due; "
+            "a running worker puts them back"
         )
         return Found(
             ready=sum(counts[len(fixed) :]),
             delayed=sum(counts[: len(levels)]),
             dead=counts[len(levels)],
-            warnings=warnings,
+            warnings=(warning,) if lost else (),
         )
 
 

@@ -1,41 +1,43 @@
-"""Dead letters over plain AMQP: read by holding them all for a moment, given back by closing the channel.
+"""Dead letters over plain AMQP: read by holding them all for a moment.
 
-Closing gives them back in no time and in the order of a classic queue; handing back 10,000 by `basic.nack` freezes the
-queue for many seconds. Order comes from the time of death in the body, never from the queue.
+Order comes from the time of death in the body, never from the queue, which a quorum queue scrambles at every reading.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from jfast_sync.errors import PayloadError, UnavailableError
+from jfast_sync.errors import PayloadError
 from jfast_sync.job import DeadJob
-from jfast_sync.loop import Deadline
 from jfast_sync.ports import DeadFilter
-from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection, Server, failure
+from jfast_sync.queues.rabbitmq.connection import Connection, Server
+from jfast_sync.queues.rabbitmq.holding import HeldMessage, Holding, holding
 from jfast_sync.queues.rabbitmq.message import Stored, dead_job
 from jfast_sync.queues.rabbitmq.publisher import Publisher
 from jfast_sync.queues.rabbitmq.routing import Routing
 
-__all__ = ["Graveyard"]
+__all__ = ["Graveyard", "KeepsDeadLetters"]
 
-_LISTED: Final = 10_000
-_SCANNED: Final = 65_000  # a prefetch is a 16-bit number
 _BATCH: Final = 500
-_HELD_ELSEWHERE: Final = 2.0  # seconds to wait for what another reader holds just now
+_PLACES: Final = 100  # ends of pages that are remembered
+
+_Place = tuple[datetime, str]  # when it died, and its id: the order of listings
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Letter:
-    tag: int
-    body: bytes
     dead: DeadJob
-    gone: bool = False
+    message: HeldMessage
+
+    @property
+    def place(self) -> _Place:
+        return self.dead.died_at, self.dead.job.id
 
 
 class Graveyard:
@@ -45,21 +47,34 @@ class Graveyard:
         self._server = server
         self._routing = routing
         self._publisher = publisher
+        self._ends: OrderedDict[str, _Place] = OrderedDict()  # the last letter of pages that were shown
 
     def letters(self, where: DeadFilter, limit: int, after: str | None) -> list[DeadJob]:
-        """List newest first."""
-        with self._held(_LISTED) as (_, letters):
-            found = sorted((each.dead for each in letters), key=_newest_first, reverse=True)
-        if after is not None:
-            places = [place for place, letter in enumerate(found) if letter.job.id == after]
-            found = found[places[-1] + 1 :] if places else []
-        return [letter for letter in found if _matches(letter, where)][:limit]
+        """List newest first; of all there are, only a page is kept in memory."""
+        before = self._place_of(after) if after is not None else None
+        if limit <= 0 or (after is not None and before is None):
+            return []
+        page: list[tuple[_Place, int, DeadJob]] = []
+
+        def see(letter: _Letter) -> None:
+            if _matches(letter.dead, where) and (before is None or letter.place < before):
+                heapq.heappush(page, (letter.place, letter.message.tag, letter.dead))
+            if len(page) > limit:
+                heapq.heappop(page)
+
+        with self._held(see):
+            pass
+        found = [letter for _, _, letter in sorted(page, reverse=True)]
+        if found:
+            self._remember(found[-1])
+        return found
 
     def find(self, job_id: str) -> DeadJob | None:
         """Return the newest with this id."""
-        with self._held(_LISTED) as (_, letters):
-            found = [each.dead for each in letters if each.dead.job.id == job_id]
-        return max(found, key=_newest_first, default=None)
+        found: list[DeadJob] = []
+        with self._held(lambda letter: found.append(letter.dead) if letter.dead.job.id == job_id else None):
+            pass
+        return max(found, key=lambda letter: letter.died_at, default=None)
 
     def revive(self, ids: Sequence[str]) -> list[str]:
         """Put back what has one of these ids."""
@@ -76,75 +91,72 @@ class Graveyard:
         return _once(self._move(lambda letter: letter.job.id in wanted, lambda _letters: None)) if wanted else []
 
     def _move(self, chosen: Callable[[DeadJob], bool], first: Callable[[Sequence[_Letter]], None]) -> list[str]:
-        """Do something with the chosen ones, then acknowledge them, in batches; return their ids."""
-        moved: list[str] = []
-        with self._held(_SCANNED) as (channel, letters):
-            todo = [each for each in letters if chosen(each.dead)]
-            todo.sort(key=lambda each: _newest_first(each.dead))
+        """Do something with the chosen ones, oldest first, then remove them, in batches; return their ids."""
+        todo: list[_Letter] = []
+        with self._held(lambda letter: todo.append(letter) if chosen(letter.dead) else None) as held:
+            todo.sort(key=lambda letter: letter.place)
             for start in range(0, len(todo), _BATCH):
                 batch = todo[start : start + _BATCH]
                 first(batch)
-                for letter in batch:
-                    channel.amqp.basic_ack(letter.tag)
-                    letter.gone = True
-                moved += [letter.dead.job.id for letter in batch]
-            if todo:
-                # Acknowledgements have no answer; the next one says that they were read.
-                channel.call("basic_qos", Deadline(BOUND), prefetch_count=1)
-        return moved
+                held.remove(letter.message for letter in batch)
+        return [letter.dead.job.id for letter in todo]
 
     def _replay(self, letters: Sequence[_Letter]) -> None:
         now = datetime.now(UTC)
-        self._publisher.publish([self._routing.revived(each.body, _stored(each.body), now) for each in letters])
+        bodies = [letter.message.body for letter in letters]
+        self._publisher.publish([self._routing.revived(body, _stored(body), now) for body in bodies])
 
     @contextmanager
-    def _held(self, most: int) -> Iterator[tuple[Channel, list[_Letter]]]:
-        """Hold what is in the dead queue; closing the connection gives back what was not acknowledged."""
+    def _held(self, see: Callable[[_Letter], None]) -> Iterator[Holding]:
         connection = Connection(self._server, "dead letters")
+
+        def decoded(message: HeldMessage) -> None:
+            see(_Letter(dead_job(message.body, message.headers, message.message_id), message))
+
         try:
-            channel = connection.channel(Deadline(BOUND))
-            letters = self._read(channel, most)
-            yield channel, letters
-            self._give_back(connection, channel, sum(not each.gone for each in letters))
+            with holding(connection, self._routing.topology.names.dead, decoded) as held:
+                yield held
         finally:
             connection.close()
 
-    def _give_back(self, connection: Connection, channel: Channel, count: int) -> None:
-        """Close the channel, and wait until what it held is there again: the next reader must not find nothing."""
-        channel.close()
-        asking, deadline = connection.channel(Deadline(BOUND)), Deadline(_HELD_ELSEWHERE)
-        while self._count(asking) < count and not deadline.passed:
-            connection.pump(0.005)
+    def _place_of(self, job_id: str) -> _Place | None:
+        """Where a page ended; it is remembered, or looked up among all."""
+        if job_id in self._ends:
+            return self._ends[job_id]
+        letter = self.find(job_id)
+        return (letter.died_at, job_id) if letter is not None else None
 
-    def _count(self, channel: Channel) -> int:
-        name = self._routing.topology.names.dead
-        return int(channel.call("queue_declare", Deadline(BOUND), queue=name, passive=True).message_count)
-
-    def _read(self, channel: Channel, most: int) -> list[_Letter]:
-        name = self._routing.topology.names.dead
-        count = min(self._count(channel), most)
-        if not count:
-            return []
-        letters: list[_Letter] = []
-
-        def take(_channel: Any, method: Any, properties: Any, body: bytes) -> None:
-            message_id = properties.message_id or f"message-{method.delivery_tag}"
-            letters.append(_Letter(method.delivery_tag, body, dead_job(body, properties.headers, message_id)))
-
-        channel.call("basic_qos", Deadline(BOUND), prefetch_count=count)
-        channel.amqp.basic_consume(name, take)
-        seen = -1
-        while len(letters) < count and len(letters) > seen:
-            seen = len(letters)
-            with suppress(UnavailableError):  # what another reader holds just now does not come
-                channel.wait(partial(_more, letters, seen), Deadline(_HELD_ELSEWHERE))
-        if channel.error is not None:
-            raise failure(channel.error, self._server)
-        return letters
+    def _remember(self, letter: DeadJob) -> None:
+        self._ends[letter.job.id] = letter.died_at, letter.job.id
+        self._ends.move_to_end(letter.job.id)
+        while len(self._ends) > _PLACES:
+            self._ends.popitem(last=False)
 
 
-def _more(letters: Sequence[_Letter], than: int) -> bool:
-    return len(letters) > than
+class KeepsDeadLetters:
+    """The part of a queue that is :class:`~jfast_sync.ports.DeadLetters`."""
+
+    _graveyard: Graveyard
+
+    def dead(self, where: DeadFilter, *, limit: int, after: str | None = None) -> list[DeadJob]:
+        """List dead letters, newest first; takes nothing away."""
+        return self._graveyard.letters(where, limit, after)
+
+    def find_dead(self, job_id: str) -> DeadJob | None:
+        """Return the dead letter with this id, or None."""
+        return self._graveyard.find(job_id)
+
+    def revive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back with attempts and lapses at zero; return the ids that were there."""
+        return self._graveyard.revive(ids)
+
+    def revive_where(self, where: DeadFilter) -> int:
+        """Put back every dead letter that matches; return how many."""
+        return self._graveyard.revive_where(where)
+
+    def discard(self, ids: Sequence[str]) -> list[str]:
+        """Remove dead letters for good; return the ids that were there."""
+        return self._graveyard.discard(ids)
 
 
 def _matches(letter: DeadJob, where: DeadFilter) -> bool:
@@ -153,10 +165,6 @@ def _matches(letter: DeadJob, where: DeadFilter) -> bool:
         and (where.tenant_id is None or letter.job.tenant_id == where.tenant_id)
         and (where.since is None or letter.died_at >= where.since)
     )
-
-
-def _newest_first(letter: DeadJob) -> tuple[datetime, str]:
-    return letter.died_at, letter.job.id
 
 
 def _stored(body: bytes) -> Stored | None:

@@ -54,7 +54,7 @@ class Intake:
             try:
                 stored = Stored.from_body(delivery.body)
             except PayloadError as exc:
-                elsewhere.append((delivery, self._routing.undecodable(delivery, str(exc), now)))
+                elsewhere.append((delivery, self._routing.undecodable(delivery.body, str(exc), now)))
                 continue
             instead = self._instead(delivery, stored, now)
             if instead is not None:

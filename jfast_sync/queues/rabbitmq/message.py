@@ -73,6 +73,12 @@ class Stored:
         except (TypeError, ValueError, OverflowError) as exc:
             raise PayloadError(f"not a job: {exc}") from None
 
+    def due(self, now: datetime) -> datetime:
+        """Return when it may start: ``now``, unless its delay is longer than the cascade's range and not over."""
+        if self.due_ms is None:
+            return now
+        return max(datetime.fromtimestamp(self.due_ms / 1000, UTC), now)
+
     def lapsed(self, times: int) -> Self:
         """Return it after so many starts whose worker vanished; below the last attempt, which is made alone."""
         if not times:

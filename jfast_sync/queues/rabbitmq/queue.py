@@ -14,19 +14,20 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from jfast_sync.errors import JFastError, UnavailableError, UnsupportedError
-from jfast_sync.job import DeadJob, Job, Lease
+from jfast_sync.job import Job, Lease
 from jfast_sync.loop import Deadline
 from jfast_sync.outcome import Done, Settlement
-from jfast_sync.ports import DeadFilter, Held, Selection, Settled, Stats
+from jfast_sync.ports import Held, Selection, Settled, Stats
 from jfast_sync.queues.rabbitmq import ledger as ledgers
 from jfast_sync.queues.rabbitmq.cascade import DEFAULT, Cascade
 from jfast_sync.queues.rabbitmq.connection import MissingError, Server
 from jfast_sync.queues.rabbitmq.consumer import Consumer
 from jfast_sync.queues.rabbitmq.counts import Counts, Found
-from jfast_sync.queues.rabbitmq.dead import Graveyard
+from jfast_sync.queues.rabbitmq.dead import Graveyard, KeepsDeadLetters
 from jfast_sync.queues.rabbitmq.directory import Directory
 from jfast_sync.queues.rabbitmq.intake import Intake
 from jfast_sync.queues.rabbitmq.ledger import Delivery, Ledger, Standing
+from jfast_sync.queues.rabbitmq.lost import Lost
 from jfast_sync.queues.rabbitmq.making import Maker
 from jfast_sync.queues.rabbitmq.names import Names
 from jfast_sync.queues.rabbitmq.publisher import Message, Publisher
@@ -38,7 +39,7 @@ __all__ = ["RabbitQueue"]
 log = logging.getLogger("jfast_sync.queues.rabbitmq")
 
 
-class RabbitQueue:
+class RabbitQueue(KeepsDeadLetters):
     """Jobs in RabbitMQ.
 
     Args:
@@ -87,6 +88,11 @@ class RabbitQueue:
             take_back=self.consumer.take_back,
         )
         self._graveyard = Graveyard(server, self._routing, self._settling)
+        self._lost = Lost(
+            self._routing,
+            publish=lambda messages: self._publish(self._returning, messages),
+            suspect=self._maker.forget,
+        )
         self._counts = Counts(self.topology, self._directory)
         self._counters = threading.Lock()
         self._done: Counter[str] = Counter()
@@ -179,8 +185,16 @@ class RabbitQueue:
         return [answer[self._ledger.find(lease)[0]] for lease in leases]
 
     def recover(self) -> int:
-        """Do nothing but look that the broker is there: it hands out again by itself what a dead worker held."""
+        """Put back what the broker could not route; what a dead worker held it hands out again by itself.
+
+        Returns 0: no lease had lapsed.
+        """
         self.consumer.ensure()
+        if self._lost.is_due:
+            try:
+                self._asking.use(self._lost.put_back)
+            except MissingError:
+                self.setup()
         return 0
 
     def record(self, done: Mapping[str, int], failed: Mapping[str, int]) -> None:
@@ -222,26 +236,6 @@ class RabbitQueue:
         self.consumer.close()
         for publisher in (self._enqueuing, self._settling, self._returning, self._asking):
             publisher.close()
-
-    def dead(self, where: DeadFilter, *, limit: int, after: str | None = None) -> list[DeadJob]:
-        """List dead letters, newest first; reads up to 10,000, and takes nothing away."""
-        return self._graveyard.letters(where, limit, after)
-
-    def find_dead(self, job_id: str) -> DeadJob | None:
-        """Return the dead letter with this id, or None."""
-        return self._graveyard.find(job_id)
-
-    def revive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back with attempts and lapses at zero; return the ids that were there."""
-        return self._graveyard.revive(ids)
-
-    def revive_where(self, where: DeadFilter) -> int:
-        """Put back every dead letter that matches; return how many."""
-        return self._graveyard.revive_where(where)
-
-    def discard(self, ids: Sequence[str]) -> list[str]:
-        """Remove dead letters for good; return the ids that were there."""
-        return self._graveyard.discard(ids)
 
     def _counted_now(self) -> Found:
         found: list[Found] = []

@@ -67,10 +67,10 @@ class Routing:
             stored = replace(stored, snoozed_since=held.lease.claimed_at)
         return self.due(stored, due, now, held.copy_id)
 
-    def undecodable(self, delivery: Delivery, reason: str, now: datetime) -> Message:
+    def undecodable(self, body: bytes, reason: str, now: datetime) -> Message:
         """Return the dead letter of a body that is no job: the same bytes, and why in a header."""
         headers = {ERROR_HEADER: short(reason), DEATH_HEADER: milliseconds(now)}
-        return Message("", self.topology.names.dead, delivery.body, new_message_id(), headers=headers)
+        return Message("", self.topology.names.dead, body, new_message_id(), headers=headers)
 
     def again(self, delivery: Delivery, stored: Stored | None) -> Message:
         """Return a copy of a delivery that was not started, in the queue it came from; counted lapses go with it."""

@@ -1,0 +1,88 @@
+"""Dead letters over plain AMQP where there are many of them, or other readers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jfast_sync.ports import DeadFilter
+from jfast_sync.queues.rabbitmq import holding
+from jfast_sync.queues.rabbitmq.message import Stored
+from jfast_sync.queues.rabbitmq.publisher import Message
+from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+from tests.integration.rabbitmq_steps import a_job, opened, take
+from tests.servers.rabbitmq import RabbitServer
+
+ALL = DeadFilter()
+
+
+def bury(queue: RabbitQueue, count: int) -> list[str]:
+    """Dead letters that died one second after another; return their ids, newest first."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    for start in range(0, count, 1000):
+        queue._settling.publish([
+            Message("", queue.topology.names.dead, Stored(job=job, died_at=began + timedelta(seconds=number)).to_body())
+            for number in range(start, min(start + 1000, count))
+            for job in [a_job(id=f"job-{number:06}", attempts=3, error="ValueError: no")]
+        ])  # fmt: skip
+    return [f"job-{number:06}" for number in reversed(range(count))]
+
+
+@pytest.mark.parametrize(("count", "window"), [(900, 100), pytest.param(25_000, 5000, marks=pytest.mark.long)])
+def test_all_are_seen_however_many(
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch, count: int, window: int
+) -> None:
+    """A prefetch is bounded; the newest and the oldest are found all the same."""
+    monkeypatch.setattr(holding, "_WINDOW", window)
+    with opened(rabbitmq_server) as queue:
+        ids = bury(queue, count)
+        before = time.monotonic()
+        page = queue.dead(ALL, limit=40)
+        took = time.monotonic() - before
+        print(f"\n{count} dead: the first page in {took:.2f} s")
+        assert [letter.job.id for letter in page] == ids[:40]
+        after = queue.dead(ALL, limit=40, after=ids[39])
+        assert [letter.job.id for letter in after] == ids[40:80]
+        assert [letter.job.id for letter in queue.dead(ALL, limit=count + 1)] == ids
+        for job_id in (ids[0], ids[-1]):
+            letter = queue.find_dead(job_id)
+            assert letter is not None
+            assert letter.job.id == job_id
+        assert queue.discard([ids[0], ids[-1], "unknown"]) == [ids[-1], ids[0]]
+        assert queue.revive_where(ALL) == count - 2
+        stats = queue.stats()
+        assert (stats.ready, stats.dead) == (count - 2, 0)
+
+
+def test_a_page_goes_on_where_another_process_ended_the_last(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    name = rabbitmq_server.new_name()
+    with opened(rabbitmq_server, name) as queue, opened(rabbitmq_server, name) as other:
+        ids = bury(queue, 10)
+        assert [letter.job.id for letter in queue.dead(ALL, limit=4)] == ids[:4]
+        assert [letter.job.id for letter in other.dead(ALL, limit=4, after=ids[3])] == ids[4:8]
+        assert other.dead(ALL, limit=4, after="unknown") == []
+        assert queue.revive([ids[3]]) == [ids[3]]  # the end of the page is gone, its place is not
+        assert [letter.job.id for letter in queue.dead(ALL, limit=4, after=ids[3])] == ids[4:8]
+        take(queue, 1)
+
+
+def test_readers_wait_for_each_other(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
+    """While one holds all of them, the queue seems empty to everybody else."""
+    name = rabbitmq_server.new_name()
+    with opened(rabbitmq_server, name) as queue, opened(rabbitmq_server, name) as other:
+        ids = set(bury(queue, 50))
+        seen: list[set[str]] = []
+
+        def list_again() -> None:
+            for _ in range(5):
+                seen.append({letter.job.id for letter in other.dead(ALL, limit=100)})
+
+        thread = threading.Thread(target=list_again)
+        with queue._graveyard._held(lambda _letter: None):
+            thread.start()
+            time.sleep(0.3)  # the time for which somebody else holds them
+        thread.join()
+        assert seen == [ids] * 5
