@@ -77,8 +77,7 @@ def test_readers_wait_for_each_other(rabbitmq_server: RabbitServer, rabbitmq_url
         seen: list[set[str]] = []
 
         def list_again() -> None:
-            for _ in range(5):
-                seen.append({letter.job.id for letter in other.dead(ALL, limit=100)})
+            seen.extend({letter.job.id for letter in other.dead(ALL, limit=100)} for _ in range(5))
 
         thread = threading.Thread(target=list_again)
         with queue._graveyard._held(lambda _letter: None):
