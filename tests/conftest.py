@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.leaks import leftover_children, leftover_threads, wait_for_no_connection_to, wait_for_no_open_file
+from tests.quiet import pytest_runtest_protocol, pytest_unconfigure  # noqa: F401  (hooks)
 from tests.servers import (
     PostgresServer,
     Proxy,

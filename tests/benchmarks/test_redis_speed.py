@@ -22,6 +22,8 @@ from jfast_sync.ports import Selection
 from jfast_sync.queues.redis import RedisQueue
 from jfast_sync.tasks.registry import Registry
 
+pytestmark = pytest.mark.timed
+
 THREADS = 8
 CONFIG = """[plugins]
 enabled = ["queue", "cache"]

@@ -15,6 +15,8 @@ from jfast_sync.config import load_config
 from jfast_sync.tasks.registry import Registry
 from tests.benchmarks import raw
 
+pytestmark = pytest.mark.timed
+
 THREADS = 8
 
 

@@ -55,6 +55,7 @@ def test_redis_away_under_load(opened, killable_redis, seconds):
     eventually(jf.checks()["outbox"].ask, 60, until=lambda found: found.healthy)
 
 
+@pytest.mark.timed
 def test_from_commit_to_start(opened):
     jf = opened
     started = []

@@ -196,6 +196,7 @@ def _cpu_in_half_a_second(worker: WorkerProcess) -> float:
     return worker.cpu_seconds() - before
 
 
+@pytest.mark.timed
 def test_an_idle_worker_starts_at_once_and_costs_nothing(
     new_project: Callable[..., RabbitProject], rabbitmq_server: RabbitServer, rabbitmq_url: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_job_longer_than_its_lease_runs_once(new_project: Callable[..., RedisP
     assert [line for worker in workers for line in worker.trouble()] == []
 
 
+@pytest.mark.timed
 def test_a_job_that_fails_with_one_backoff_runs_as_often_as_allowed(new_project: Callable[..., RedisProject]):
     project = new_project(max_attempts=5, backoff_base=0.3, backoff_cap=0.3)
     [job] = project.enqueue("fails")
@@ -307,6 +308,7 @@ def test_a_failover_for_longer_than_a_lease_doubles_and_loses_nothing(
 # --- idle -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timed
 def test_an_idle_worker_starts_a_job_within_milliseconds(new_project: Callable[..., RedisProject]):
     project = new_project()
     project.worker()
@@ -337,6 +339,7 @@ def _commands(server: RedisServer) -> int:
     return int(server.command("INFO", "stats")["total_commands_processed"])
 
 
+@pytest.mark.timed
 def test_an_idle_worker_costs_next_to_nothing(new_project: Callable[..., RedisProject], redis_server: RedisServer):
     cpu, commands = measure_idle(new_project(), redis_server, 3)
     print(f"idle: {cpu:.2f} % of a core, {commands:.1f} commands/s")

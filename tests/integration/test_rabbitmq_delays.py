@@ -26,6 +26,7 @@ def arrivals(queue: object, jobs: int, timeout: float) -> dict[str, float]:
     return came
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("jobs", "longest"), [(400, 3.0), pytest.param(2000, 8.0, marks=pytest.mark.long)])
 def test_random_delays_are_never_early_and_hardly_late(
     rabbitmq_server: RabbitServer, rabbitmq_url: str, jobs: int, longest: float
@@ -49,6 +50,7 @@ def test_random_delays_are_never_early_and_hardly_late(
     assert late[jobs * 99 // 100] < 0.3
 
 
+@pytest.mark.timed
 def test_a_long_delay_holds_up_nobody(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
     with opened(rabbitmq_server, cascade=DEFAULT) as queue:
         queue.enqueue([a_job(delay=timedelta(minutes=10)) for _ in range(20)])

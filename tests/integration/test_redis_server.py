@@ -250,6 +250,7 @@ def wakes(queue: RedisQueue) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.timed
 def test_a_delayed_job_starts_within_100_milliseconds_of_its_time(queue: RedisQueue):
     late = []
     for delay in (0.3, 0.15, 1.2, 0.05):
@@ -287,6 +288,7 @@ def test_a_token_that_died_with_its_waiter_costs_a_second_at_most(redis_url: str
     other.close()
 
 
+@pytest.mark.timed
 def test_an_idle_claim_costs_few_commands_and_next_to_no_time(redis_url: str, redis_server: RedisServer):
     queue = RedisQueue(redis_url)
     settle(queue, take_one_of(queue), Done())
@@ -323,6 +325,7 @@ def test_queues_that_come_and_go_leave_nothing_to_look_at(queue: RedisQueue, red
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timed
 def test_dead_letters_by_the_thousand_hold_nobody_up(queue: RedisQueue, redis_server: RedisServer):
     crowded_with_the_dead(queue, redis_server, 10_000)
 

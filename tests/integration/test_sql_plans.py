@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from sqlalchemy import TextClause, event, text
 
 from jfast_sync.job import Job
@@ -96,6 +97,7 @@ def without_disk_waits(queue: SqlQueue) -> None:
 CLAIM: dict[str, Any] = {"limit": 10, "visibility": 60.0, "token": "k", "worker": "w", "tasks": ["t"]}
 
 
+@pytest.mark.timed
 def test_claim_and_stats_go_by_their_indexes_and_cost_the_same(queue: SqlQueue) -> None:
     without_disk_waits(queue)
     put(queue, 20)
@@ -133,6 +135,7 @@ def assert_indexed(queue: SqlQueue, statement: TextClause, index: str, **paramet
     assert "SCAN jfast_jobs\n" not in found + "\n", found  # SQLite's word for reading all of a table
 
 
+@pytest.mark.timed
 def test_a_claim_is_quick_under_an_old_snapshot(postgres_queue: SqlQueue) -> None:
     """Dead row versions pile up where an old transaction keeps vacuum away; claims must bear it, and it is named."""
     queue = postgres_queue

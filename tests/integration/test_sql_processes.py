@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 
+import pytest
 from sqlalchemy import text
 
 from jfast_sync.job import Job
@@ -33,6 +34,7 @@ queue.close()
 """
 
 
+@pytest.mark.timed
 def test_a_job_wakes_an_idle_process_within_milliseconds(dsn: str) -> None:
     queue = make_queue(dsn)
     other = start_python(CLAIMER, dsn)
@@ -115,6 +117,7 @@ def test_listeners_that_come_and_go_do_not_take_the_folder_from_each_other(sqlit
     assert failed == []
 
 
+@pytest.mark.timed
 def test_a_delayed_job_starts_at_its_time_without_any_message(queue: SqlQueue) -> None:
     from datetime import timedelta
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
+
 from tests.process.rounds import describe, measure_idle, wake_up_latencies
 
 
+@pytest.mark.timed
 def test_idle_costs_next_to_nothing(new_project, sqlite_dsn, postgres_dsn, postgres_server):
     projects = [new_project(sqlite_dsn), new_project(postgres_dsn)]
 
@@ -16,6 +19,7 @@ def test_idle_costs_next_to_nothing(new_project, sqlite_dsn, postgres_dsn, postg
         assert idle.transactions_per_second < 2
 
 
+@pytest.mark.timed
 def test_a_job_starts_at_once_on_an_idle_worker(new_project, dsn):
     project = new_project(dsn)
     project.worker()

@@ -112,6 +112,7 @@ def test_importing_loads_no_driver() -> None:
     assert run(f"import sys, {names}; print([name for name in {LOADED_LATER} if name in sys.modules])") == "[]"
 
 
+@pytest.mark.timed
 def test_importing_is_quick() -> None:
     seconds = "import time; before = time.process_time(); import jfast_sync; print(time.process_time() - before)"
     assert min(float(run(seconds)) for _ in range(3)) < 0.3  # CPU; the least of three, since others may be busy

@@ -323,6 +323,7 @@ def test_ten_thousand_schedules_take_less_than_fifty_megabytes(bench: Bench) -> 
     assert used < 5e6
 
 
+@pytest.mark.timed
 def test_ten_thousand_schedules_cost_a_pass_what_is_due(bench: Bench) -> None:
     bench.store = CountingStore(bench.clock)
     scheduler = many(bench, 10_000)

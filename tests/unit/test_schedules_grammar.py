@@ -112,6 +112,7 @@ def test_a_refusal_is_a_value_error_and_a_declaration_error():
     assert issubclass(ScheduleError, DeclarationError)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "expression",
     [

@@ -55,6 +55,7 @@ def test_a_clock_put_back_fires_nothing_twice():
     assert due(hourly, since=NOON + timedelta(days=1), now=NOON) == Due(None, NOON + timedelta(hours=25))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("recurrence", [Cron("* * * * *", "Europe/Madrid"), Every(timedelta(seconds=1)), NIGHTLY])
 def test_a_decade_of_missed_ticks_costs_no_walk_through_them(recurrence):
     began = time.perf_counter()
