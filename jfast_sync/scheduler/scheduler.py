@@ -165,7 +165,7 @@ class Scheduler:
                 entry.wait_for(found.next)
                 return
             entry.next_tick = found.fires
-            outcome = self._claim(entry, found.fires)
+            outcome = self._claim(entry.schedule, found.fires)
         except Exception as exc:
             text = error_text(exc)
             if text != entry.error:
@@ -180,14 +180,14 @@ class Scheduler:
             self._say(entry, found.fires, now)
         entry.dealt_with(found.fires, found.next)
 
-    def _claim(self, entry: Entry, tick: datetime) -> Claimed:
-        with self._store.claiming(entry.schedule.name, tick, by=self.name) as claim:
+    def _claim(self, schedule: ScheduleDeclaration, tick: datetime) -> Claimed:
+        with self._store.claiming(schedule.name, tick, by=self.name) as claim:
             if claim.outcome is Claimed.WON:
-                self._enqueue(entry, tick, claim.session)
+                self._enqueue(schedule, tick, claim.session)
         return claim.outcome
 
-    def _enqueue(self, entry: Entry, tick: datetime, session: Session | None) -> None:
-        job = self._prepare(tick_job(entry.schedule, tick, self._tasks))
+    def _enqueue(self, schedule: ScheduleDeclaration, tick: datetime, session: Session | None) -> None:
+        job = self._prepare(tick_job(schedule, tick, self._tasks))
         queue = self._queue
         if session is not None and isinstance(queue, SharesTransaction) and queue.shares(session):
             queue.enqueue_in(session, [job])
