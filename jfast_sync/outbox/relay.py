@@ -31,7 +31,7 @@ _SENDING: Final = 25.0  # seconds after which a batch is not sent any further
 _MARKING: Final = 20.0  # seconds to get the marks written while the database is away
 _SWEEP_EVERY: Final = 5.0
 _PRUNE_EVERY: Final = 600.0
-_SLOW: Final = 1.0  # seconds of sending after which a second thread goes on with what else is due
+_SLOW: Final = 1.0  # seconds of sending after which the spare thread goes on with what else is due
 _RETRY_CAP: Final = 300.0
 _BUSY: Final = 0.02
 
@@ -73,6 +73,7 @@ class Relay:
         self._upkeep = upkeep
         self._is_set_up = False
         self._sending_since: float | None = None
+        self._backlog = False  # the latest look met as many messages as it may
         self._refusals = 0  # passes in a row that found a server away
         self._sweep_at = 0.0
         self._prune_at = time.monotonic() + random.uniform(0.0, _PRUNE_EVERY)  # noqa: S311 - only spreads the load
@@ -126,9 +127,10 @@ class Relay:
             self._sending_since = None
 
     def _help_out(self) -> float:
-        """Go on with what else is due while one send hangs."""
+        """Go on with what is due while a send hangs, or while there is a backlog: one sends as the other leases."""
         since = self._sending_since
-        if since is None or time.monotonic() - since < _SLOW:
+        hangs = since is not None and time.monotonic() - since >= _SLOW
+        if not hangs and not self._backlog:
             return _SLOW
         return min(self._pass(lambda: self._spare.stopping)[1], _SLOW)
 
@@ -145,6 +147,9 @@ class Relay:
     def _pass(self, stopping: Callable[[], bool]) -> tuple[int, float]:
         """Send one batch; return how many were sent and the seconds to wait before the next."""
         leased = self._table.lease(self._options.batch_size, _LEASE)
+        self._backlog = len(leased.messages) >= self._options.batch_size
+        if self._backlog:
+            self._spare.wake()
         if not leased.messages:
             return 0, self._idle(leased)
         enough = Deadline(_SENDING)
@@ -156,6 +161,7 @@ class Relay:
         if not result.away:
             self._refusals = 0
             return len(result.sent), 0.0
+        self._backlog = False
         self._refusals += 1
         return len(result.sent), backoff(self._refusals, base=0.05, cap=max(self._options.interval, 0.05), jitter=0.5)
 

@@ -119,7 +119,7 @@ _SOURCES: Final = {
     ),
     "published": (
         f"UPDATE {TABLE} SET status = 'published', published_at = {{now}}, last_error = NULL, lease_token = NULL "
-        "WHERE id IN {ids} AND lease_token = :token AND status || '' = 'pending' RETURNING id"
+        "WHERE id IN {ids} AND lease_token = :token AND status || '' = 'pending'"
     ),
     "failed": (
         f"UPDATE {TABLE} SET attempts = attempts + 1, lease_token = NULL, last_error = :error, "

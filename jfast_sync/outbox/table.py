@@ -105,8 +105,8 @@ class OutboxTable(DeadMessages):
             return Leased(looked_at=len(rows), held=held)
         token = secrets.token_hex(8)
         ids = ids_json(message.id for message in ready)
-        leased = self._run(connection, self._sql.lease, ids=ids, token=token, seconds=seconds)
-        bodies = {row["id"]: row["payload"] for row in leased}
+        leased = connection.execute(self._sql.lease, self._with_now({"ids": ids, "token": token, "seconds": seconds}))
+        bodies = {row.id: row.payload for row in leased}
         # In the order of `ready`, where a run follows its sequence; the rows came as they were due.
         messages = [replace(message, body=bodies[message.id]) for message in ready if message.id in bodies]
         return Leased(messages=messages, token=token, looked_at=len(rows), held=held)
@@ -163,11 +163,9 @@ class OutboxTable(DeadMessages):
         *,
         release: int,
     ) -> int:
-        done = (
-            self._run(connection, self._sql.published, ids=ids_json(one.id for one in sent), token=token)
-            if sent
-            else []
-        )
+        done = 0
+        if sent:
+            done = self._change(connection, self._sql.published, ids=ids_json(one.id for one in sent), token=token)
         for failure, dead, delay in failed:
             self._change(
                 connection,
@@ -186,7 +184,7 @@ class OutboxTable(DeadMessages):
                 self._change(connection, self._sql.release, ids=ids_json(ids), token=token, held=held)
         finished = {one.lane for one in sent} | {failure.message.lane for failure, dead, _ in failed if dead}
         self._unhold(connection, [lane for lane in finished - stuck if lane is not None], release)
-        return len(done)
+        return done
 
     def _unhold(self, connection: Connection, lanes: Sequence[Lane], limit: int) -> int:
         """Let go the next ``limit`` rows of each key."""

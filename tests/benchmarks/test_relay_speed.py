@@ -20,10 +20,14 @@ import redis
 
 from jfast_sync import JFast, Job
 from jfast_sync.config import load_config
+from jfast_sync.loop import Deadline
 from jfast_sync.messaging import delivery
 from jfast_sync.outbox.relay import Relay, RelayOptions
 from jfast_sync.tasks.registry import Registry
 from tests.sharing.environment import sibling_python
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timed
 
 SIBLING = Path(__file__).with_name("sibling_relay.py")
 BATCH = 100  # what both take by default
@@ -58,7 +62,6 @@ class Bench:
                     ]
                     self.app.outbox.enqueue_many(session, jobs)
             connection.execute("VACUUM ANALYZE jfast_outbox")
-            connection.execute("CHECKPOINT")
 
     def assert_empty(self) -> None:
         with psycopg.connect(self.dsn) as connection:
@@ -71,12 +74,16 @@ class Bench:
         self.fill()
         relay = Relay(self.app.messages, delivery(self.app), RelayOptions(batch_size=BATCH))
         self.app.queue.stats()  # both connections are open before the clock starts
+        pending = "SELECT 1 FROM jfast_outbox WHERE status = 'pending' LIMIT 1"
 
         def drain() -> None:
-            while relay.run_once():
-                pass
+            relay.start()
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                eventually(lambda: connection.execute(pending).fetchone(), 300, until=lambda found: found is None)
 
         speed = self.rows / timed(drain)
+        relay.stop()
+        assert relay.join(Deadline(10))
         self.assert_empty()
         assert self.app.queue.stats().ready == self.rows
         return speed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -237,6 +239,52 @@ def test_retention_takes_delivered_rows_only(jf, queue):
 
     stats = jf.messages.stats()
     assert (stats.pending, stats.dead, stats.published) == (1, 1, 0)
+
+
+@contextmanager
+def running(relay):
+    relay.start()
+    try:
+        yield
+    finally:
+        relay.stop()
+        assert relay.join(Deadline(10))
+
+
+def test_a_send_that_hangs_holds_up_nobody_and_no_transaction(jf, queue, dsn):
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hang(jobs):
+        if jobs[0].id == "hangs":
+            hanging.set()
+            go_on.wait(30)
+
+    queue.refuse = hang
+    write(jf, Job(task="t", id="hangs"))
+    with running(relay_of(jf, interval=0.1)):
+        assert hanging.wait(10)
+        write(jf, Job(task="t", id="goes"))  # on SQLite no transaction but this one could be open
+        eventually(lambda: list(queue.given), 10, until=lambda given: given == ["goes"])
+        if not dsn.startswith("sqlite"):
+            with jf.session() as session:
+                open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+                open_ones += "state = 'idle in transaction'"
+                assert session.execute(text(open_ones)).scalar() == 0
+        go_on.set()
+        eventually(lambda: list(queue.given), 10, until=lambda given: given == ["goes", "hangs"])
+
+
+def test_a_backlog_is_sent_by_two_threads(jf, queue):
+    both = threading.Barrier(2)
+
+    def meet(_jobs):
+        both.wait(10)
+
+    queue.refuse = meet
+    ids = write(jf, *[Job(task="t") for _ in range(8)])
+
+    with running(relay_of(jf, batch_size=2)):
+        eventually(lambda: sorted(queue.given), 10, until=lambda given: given == sorted(ids))
 
 
 # --- events
