@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.servers.clusters import _shared_memory_id, claim, sweep
+from tests.servers.clusters import _shared_memory_id, end_abandoned
+from tests.servers.local import claim, sweep
 from tests.servers.postgres_local import LocalPostgres
 from tests.servers.postgres_programs import find_programs
 from tests.servers.processes import forget
@@ -98,10 +99,10 @@ def test_a_cluster_without_an_owner_is_ended_and_removed(tmp_path: Path, monkeyp
     folder, process = server._folder, server._process
     assert process is not None
     segment = _shared_memory_id(folder / "data" / "postmaster.pid")
-    sweep(folder.parent, folder.name)
+    sweep(folder.parent, folder.name, end_abandoned)
     assert server.running  # owned: left alone
     server._owner.close()  # what the kernel does when the session is killed
-    sweep(folder.parent, folder.name)
+    sweep(folder.parent, folder.name, end_abandoned)
     process.wait(timeout=10)
     forget(process.pid)
     assert not folder.exists()
@@ -112,7 +113,7 @@ def test_a_cluster_without_an_owner_is_ended_and_removed(tmp_path: Path, monkeyp
 def test_a_folder_in_use_is_not_swept(tmp_path: Path) -> None:
     (tmp_path / "jfast-x").mkdir()
     with claim(tmp_path / "jfast-x"):
-        sweep(tmp_path, "jfast-")
+        sweep(tmp_path, "jfast-", end_abandoned)
         assert (tmp_path / "jfast-x").exists()
-    sweep(tmp_path, "jfast-")
+    sweep(tmp_path, "jfast-", end_abandoned)
     assert not (tmp_path / "jfast-x").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -12,12 +11,12 @@ from pathlib import Path
 import psutil
 
 from tests.servers.accounts import Account, unprivileged
-from tests.servers.clusters import claim, end_cluster, sweep
+from tests.servers.clusters import end_abandoned, end_cluster
 from tests.servers.errors import ServerUnavailable
+from tests.servers.local import LocalServer
 from tests.servers.network import HOST, free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.postgres_programs import ADVICE, Programs
-from tests.servers.processes import forget, register
 
 # fsync and full_page_writes protect from a machine that loses power. The tests kill processes, and what a killed
 # process has written is safe in the kernel, so both are off for speed. synchronous_commit must stay on: without it a
@@ -35,26 +34,21 @@ LOCAL_SETTINGS = {"listen_addresses": HOST, "unix_socket_directories": "", "dyna
 _PREFIX = "jfast-postgres-"
 
 
-class LocalPostgres(PostgresServer):
-    """A cluster of our own; as root it runs as `postgres` or `nobody`, because PostgreSQL refuses to run as root."""
+class LocalPostgres(LocalServer, PostgresServer):
+    """A cluster of our own, stopped fast. Root runs it as `postgres` or `nobody`: PostgreSQL refuses to run as root."""
+
+    stop_signal = signal.SIGINT
 
     def __init__(self, programs: Programs, account: Account | None = None) -> None:
         self._account = account or unprivileged()
-        self._folder = self._account.private_folder(_PREFIX)
-        sweep(self._folder.parent, _PREFIX)
-        self._owner = claim(self._folder)
+        self._move_into(self._account.private_folder(_PREFIX), _PREFIX, end_abandoned)
         self._programs = programs.within_reach_of(self._account, self._folder)
-        self._process: subprocess.Popen[bytes] | None = None
         self._secret = secrets.token_urlsafe(12)
         self._listen_on(free_port())
 
     @property
     def _data(self) -> Path:
         return self._folder / "data"
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / "log"
 
     def _listen_on(self, port: int) -> None:
         super().__init__(f"postgresql://postgres:{self._secret}@{HOST}:{port}/postgres", secrets.token_urlsafe(12))
@@ -69,36 +63,6 @@ class LocalPostgres(PostgresServer):
             self._initialise()
             self._run_on_some_port()
             self.prepare_role()
-
-    def stop(self) -> None:
-        """Fast shutdown: SIGINT to the first process."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(timeout=60)
-            self._ended()
-
-    def kill(self) -> None:
-        """SIGKILL all processes of it."""
-        if self._process is None:
-            return
-        end_cluster(psutil.Process(self._process.pid), self._data)
-        self._process.wait(timeout=10)
-        self._ended()
-
-    def close(self) -> None:
-        """Kill it - nobody needs the data - and remove its folder."""
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._owner.close()
-
-    @property
-    def running(self) -> bool:
-        """Whether its first process lives."""
-        return self._process is not None and self._process.poll() is None
-
-    def last_words(self) -> str:
-        """The end of its log."""
-        return self._log.read_text(errors="replace")[-2000:].strip() if self._log.exists() else "no log"
 
     def _initialise(self) -> None:
         password_file = self._folder / "password"
@@ -128,25 +92,12 @@ class LocalPostgres(PostgresServer):
     def _run(self) -> None:
         settings = {**SETTINGS, **LOCAL_SETTINGS, "port": str(self.port)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with self._log.open("ab") as log:
-            # A session of its own: a Ctrl-C in the terminal reaches the tests, and they end the server in order.
-            self._process = subprocess.Popen(
-                [str(self._programs / "postgres"), "-D", str(self._data), *options],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, env=self._environment(),
-                start_new_session=True, **self._account.popen,
-            )  # fmt: skip
-        register(self._process.pid)
-        try:
-            self.wait_until_ready()
-        except BaseException:
-            self.kill()
-            raise
+        command = [str(self._programs / "postgres"), "-D", str(self._data), *options]
+        self._spawn(command, self._environment(), **self._account.popen)
+
+    def _end_all(self, first: psutil.Process) -> None:
+        end_cluster(first, self._data)
 
     def _environment(self) -> dict[str, str]:
         # Not this process's environment: PG* variables would change what initdb and postgres do.
         return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "HOME": str(self._folder)}
-
-    def _ended(self) -> None:
-        if self._process is not None:
-            forget(self._process.pid)
-            self._process = None

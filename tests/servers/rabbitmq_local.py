@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import psutil
 
-from tests.servers.clusters import claim
 from tests.servers.errors import ServerUnavailable
+from tests.servers.local import LocalServer
 from tests.servers.network import HOST, free_port
-from tests.servers.processes import forget, kill_tree, register
+from tests.servers.processes import kill_tree
 from tests.servers.rabbitmq import CONFIRM_TIMEOUT_MS, RabbitServer
 from tests.waiting import eventually
 
@@ -34,17 +32,14 @@ log.console = false
 _ADVANCED = f"[{{rabbit, [{{dead_letter_worker_publisher_confirm_timeout, {CONFIRM_TIMEOUT_MS}}}]}}].\n"
 
 
-class LocalRabbit(RabbitServer):
+class LocalRabbit(LocalServer, RabbitServer):
     """A broker with its own node name, ports, data, epmd and cookie, and no plugin."""
 
     def __init__(self, programs: Path) -> None:
         self._programs = programs
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        _sweep(self._folder.parent)
-        self._owner = claim(self._folder)
+        self._move_into(Path(tempfile.mkdtemp(prefix=_PREFIX)), _PREFIX, _end_abandoned)
         self._port, self._distribution, self._epmd = free_port(), free_port(), free_port()
         self._node = f"jfast{os.getpid()}x{secrets.token_hex(3)}@localhost"
-        self._process: subprocess.Popen[bytes] | None = None
         super().__init__(f"amqp://{USER}:{PASSWORD}@{HOST}:{self._port}/%2F")
         (self._folder / "rabbitmq.conf").write_text(_CONFIGURATION.format(port=self._port))
         (self._folder / "advanced.config").write_text(_ADVANCED)
@@ -54,18 +49,7 @@ class LocalRabbit(RabbitServer):
     def start(self) -> None:
         if self.running:
             return
-        with (self._folder / "console").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self._programs / "rabbitmq-server")],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, env=self._environment(),
-                start_new_session=True,
-            )  # fmt: skip
-        register(self._process.pid)
-        try:
-            self.wait_until_ready()
-        except BaseException:
-            self.kill()
-            raise
+        self._spawn([str(self._programs / "rabbitmq-server")], self._environment())
 
     def stop(self) -> None:
         if self._process is not None:
@@ -76,15 +60,6 @@ class LocalRabbit(RabbitServer):
                 eventually(lambda: not beam.is_running(), 30, what="the broker's end")
             self._ended()
 
-    def kill(self) -> None:
-        if self._process is not None:
-            beam = self._beam()
-            if beam is not None:
-                kill_tree(beam)
-            kill_tree(psutil.Process(self._process.pid))
-            self._process.wait(10)
-            self._ended()
-
     def close(self) -> None:
         """Kill it - nobody needs the data - with the name server it started, and remove its folder."""
         self.kill()
@@ -92,12 +67,7 @@ class LocalRabbit(RabbitServer):
             ["epmd", "-port", str(self._epmd), "-kill"],
             env=self._environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
         )  # fmt: skip
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._owner.close()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        super().close()
 
     def control(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -109,13 +79,13 @@ class LocalRabbit(RabbitServer):
         return done.stdout.decode()
 
     def last_words(self) -> str:
-        logs = [self._folder / "console", *(self._folder / "log").glob("*.log")]
+        logs = [self._log, *(self._folder / "logs").glob("*.log")]
         return "\n".join(log.read_text(errors="replace")[-1500:] for log in logs if log.exists()).strip() or "no log"
 
     @property
     def log(self) -> str:
         """What the broker has logged so far."""
-        return "".join(path.read_text(errors="replace") for path in sorted((self._folder / "log").glob("*.log")))
+        return "".join(path.read_text(errors="replace") for path in sorted((self._folder / "logs").glob("*.log")))
 
     def _beam(self) -> psutil.Process | None:
         assert self._process is not None
@@ -138,7 +108,7 @@ class LocalRabbit(RabbitServer):
             "RABBITMQ_NODE_PORT": str(self._port),
             "RABBITMQ_DIST_PORT": str(self._distribution),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_LOG_BASE": str(folder / "logs"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
@@ -147,19 +117,15 @@ class LocalRabbit(RabbitServer):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
         }
 
-    def _ended(self) -> None:
-        if self._process is not None:
-            forget(self._process.pid)
-            self._process = None
+    def _end_all(self, first: psutil.Process) -> None:
+        if (beam := self._beam()) is not None:
+            kill_tree(beam)
+        kill_tree(first)
 
 
-def _sweep(parent: Path) -> None:
-    """End the brokers under `parent` whose session was killed: nobody holds the lock in their folder any more."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), (folder / "owner").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for process in psutil.process_iter():
-                with contextlib.suppress(psutil.Error):
-                    if any(str(folder) in part for part in process.cmdline()) and "beam" in process.name():
-                        kill_tree(process)
-            shutil.rmtree(folder, ignore_errors=True)
+def _end_abandoned(folder: Path) -> None:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            # Its name server is a daemon of another name, and knows the folder from its environment.
+            if process.name().startswith(("beam", "epmd")) and process.environ().get("HOME") == str(folder):
+                kill_tree(process)
