@@ -112,7 +112,10 @@ class QueueClient:
             UnsupportedError: the backend cannot find a job by its id.
         """
         if not isinstance(self.backend, Inspectable):
-            raise UnsupportedError(f"the {self.backend.backend} backend cannot find or list single jobs")
+            raise UnsupportedError(
+                f"the {self.backend.backend} backend finds no job by its id, dead letters excepted: "
+                "`jfast-sync jobs dead` lists them, `jfast-sync stats` counts the others"
+            )
         self._ready()
         return self.backend
 

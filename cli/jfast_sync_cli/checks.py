@@ -6,6 +6,7 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, Literal
@@ -177,8 +178,10 @@ def _tenants(config: Config, database: Database) -> Finding:
 
 
 def _queue(config: Config, database: Database) -> Iterator[Finding]:
+    backend = adapters.queue(config, database)
     try:
-        stats = adapters.queue(config, database).stats()
+        with closing(backend):
+            stats = backend.stats()
     except JFastError as exc:
         yield Finding(name="queue", status="fail", detail=str(exc), fix="see the message")
         return
@@ -191,6 +194,11 @@ def _queue(config: Config, database: Database) -> Iterator[Finding]:
         yield Finding(name="queue", status="ok", detail=detail)
     for warning in stats.warnings:
         yield Finding(name="queue", status="warn", detail=warning)
+    if backend.backend == "rabbitmq":
+        from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+
+        assert isinstance(backend, RabbitQueue)
+        yield Finding(name="policies", status="ok", detail=backend.policies.how_to_look())
 
 
 def _version(distribution: str) -> str | None:

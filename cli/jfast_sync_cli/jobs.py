@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from jfast_sync_cli import lookup
 from jfast_sync_cli.dead import counted, require_ids_or_all, say_all, say_ids
 from jfast_sync_cli.exits import Exit
 from jfast_sync_cli.frame import Invocation, say_error
@@ -76,7 +77,7 @@ def list_jobs(
 ) -> None:
     """List jobs: running, then ready, delayed and dead ones."""
     with open_app(invocation) as app:
-        found = app.queue.inspect.jobs(state=state, task=task, queue=queue, tenant_id=tenant, limit=limit)
+        found = lookup.rows(app.queue, state=state, task=task, queue=queue, tenant_id=tenant, limit=limit)
         if as_json:
             print_json([row_json(row) for row in found])
         elif not found:
@@ -110,12 +111,7 @@ def list_jobs(
 def show(invocation: Invocation, job_id: str, as_json: bool) -> None:
     """Show one job: its state, payload, origin and error."""
     with open_app(invocation) as app:
-        row = app.queue.inspect.find(job_id)
-        if row is None:
-            raise click.ClickException(
-                f"there is no job {job_id!r}; finished jobs are kept only where [plugin.queue] keep_done is set"
-            )
-        dead = app.queue.dead_letters.find_dead(job_id) if row.state == "dead" else None
+        row, dead = lookup.find(app.queue, job_id)
         if as_json:
             print_json(row_json(row, full=True) | ({"traceback": dead.traceback} if dead is not None else {}))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -49,6 +50,7 @@ class RabbitBackend(Backend):
         from jfast_sync.queues.rabbitmq.queue import RabbitQueue
 
         queue = RabbitQueue(Broker(url=self.dsn), name=self._name, cascade=CASCADE, **options)
+        queue.policies.try_at = math.inf  # nobody sets any here
         queue.consumer.linger = 0.03
         queue._directory.quiet = 0.03  # the broker is on this machine
         return queue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +25,9 @@ SMALL = Cascade(levels=6, tick_ms=100)
 def opened(
     server: RabbitServer, name: str | None = None, *, url: str | None = None, cascade: Cascade = SMALL, **options: Any
 ) -> Iterator[RabbitQueue]:
-    """A queue that is set up, and closed in the end."""
+    """A queue that is set up, and closed in the end; it does not look for policies."""
     queue = RabbitQueue(Server(url=url or server.url), name=name or server.new_name(), cascade=cascade, **options)
+    queue.policies.try_at = math.inf
     try:
         queue.setup()
         yield queue

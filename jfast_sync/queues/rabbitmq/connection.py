@@ -79,6 +79,11 @@ class Server:
         return made
 
     @property
+    def vhost(self) -> str:
+        """The virtual host that the URL names."""
+        return str(pika.URLParameters(self.url).virtual_host)
+
+    @property
     def shown(self) -> str:
         """The URL without its password."""
         return mask_dsn(self.url)

@@ -30,6 +30,7 @@ from jfast_sync.queues.rabbitmq.ledger import Delivery, Ledger, Standing
 from jfast_sync.queues.rabbitmq.lost import Lost
 from jfast_sync.queues.rabbitmq.making import Maker
 from jfast_sync.queues.rabbitmq.names import Names
+from jfast_sync.queues.rabbitmq.policies import Policies
 from jfast_sync.queues.rabbitmq.publisher import Message, Publisher
 from jfast_sync.queues.rabbitmq.routing import Routing
 from jfast_sync.queues.rabbitmq.topology import Topology
@@ -94,6 +95,7 @@ class RabbitQueue(KeepsDeadLetters):
             suspect=self._maker.forget,
         )
         self._counts = Counts(self.topology, self._directory)
+        self.policies = Policies(server, self.topology)
         self._counters = threading.Lock()
         self._done: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -205,12 +207,18 @@ class RabbitQueue(KeepsDeadLetters):
             self._failed.update(failed)
 
     def stats(self) -> Stats:
-        """Count what is ready, delayed and dead; ``running`` and the counters are this process's own."""
+        """Count what is ready, delayed and dead; ``running`` and the counters are this process's own.
+
+        Raises:
+            SchemaError: a queue of the name is there with other arguments; looked at now and then.
+        """
         with self.consumer.standing_still():
             before = self.consumer.waiting()
             found = self._counted_now()
             waiting = max(before, self.consumer.waiting())
-        warnings = list(found.warnings)
+        if self.policies.is_due:
+            self._asking.use(self._maker.setup)  # somebody may have made queues that are not what is needed
+        warnings = [*found.warnings, *self.policies.warnings()]
         if (blocked := self._enqueuing.blocked or self._settling.blocked) is not None:
             warnings.append(f"RabbitMQ holds back publishers: {blocked}")
         if (error := self.consumer.error) is not None:

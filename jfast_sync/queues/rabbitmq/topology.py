@@ -119,10 +119,13 @@ class Topology:
         channel.close()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of every queue that is not a level."""
+        """Return the arguments of every queue, to which a level adds its own.
+
+        A queue that a policy's max-length fills refuses what comes, where the broker would drop the oldest jobs.
+        """
         if self.queue_type == "classic":
-            return {"x-queue-type": "classic"}
-        return {"x-queue-type": "quorum", "x-delivery-limit": _DELIVERY_LIMIT}
+            return {"x-queue-type": "classic", "x-overflow": "reject-publish"}
+        return {"x-queue-type": "quorum", "x-delivery-limit": _DELIVERY_LIMIT, "x-overflow": "reject-publish"}
 
     def _level_arguments(self, level: int) -> dict[str, Any]:
         arguments = {
@@ -133,7 +136,7 @@ class Topology:
         if self.queue_type == "classic":
             return arguments
         # Without reject-publish the broker falls back to at-most-once, and says so in its log only.
-        return {**arguments, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        return {**arguments, "x-dead-letter-strategy": "at-least-once"}
 
 
 def declare(connection: Connection, parts: list[Part]) -> None:
