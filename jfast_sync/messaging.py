@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from jfast_sync.config import Config
     from jfast_sync.core import JFast
     from jfast_sync.outbox.delivery import Delivery
+    from jfast_sync.outbox.listening import Listening
     from jfast_sync.outbox.outbox import Outbox
     from jfast_sync.outbox.relay import Relay, RelayOptions
     from jfast_sync.outbox.table import OutboxTable
     from jfast_sync.ports import EventBus
+    from jfast_sync.queues.outbox_wake import OutboxWake
     from jfast_sync.sql.engine import Database
 
 __all__ = ["Relaying", "bus", "delivery", "messages", "outbox"]
@@ -35,6 +37,8 @@ class Relaying:
 
     def __init__(self, app: JFast) -> None:
         self._app = app
+        self._listening: Listening | None = None
+        self._elsewhere = _elsewhere(app)
         self._renew()
         if app.database is not None:
             app.database.after_fork.append(self._renew)
@@ -43,6 +47,7 @@ class Relaying:
         # In a forked child: the threads are the parent's, and its lock may have been held by one of them.
         self._lock = threading.Lock()
         self._relay: Relay | None = None
+        self._inherited, self._listening = self._listening, None  # its connection is neither used nor closed here
 
     def start(self) -> Relay | None:
         """Start the relay where the configuration has it on; None where it is off."""
@@ -51,13 +56,26 @@ class Relaying:
                 self._relay = _relay(self._app)
                 if self._relay is not None:
                     self._relay.start()
+                    self._listening = self._listen(self._relay)
                     atexit.register(self.stop)
             return self._relay
 
     def wake(self) -> None:
-        """Let the relay of this process look at once, where one runs."""
+        """Let a relay look at once: this process's, or where none runs here those of other processes."""
         if self._relay is not None:
             self._relay.wake()
+        elif self._elsewhere is not None:
+            self._elsewhere.ring()
+
+    def _listen(self, relay: Relay) -> Listening | None:
+        """Let commits in processes without a relay wake this one; None where nobody rings, or nothing would come."""
+        if self._elsewhere is None or not self._elsewhere.heard or _straight(self._app):
+            return None
+        from jfast_sync.outbox.listening import Listening
+
+        listening = Listening(self._elsewhere.listener(), self._elsewhere.bell(), relay.wake)
+        listening.start()
+        return listening
 
     def coming(self) -> bool:
         """Say whether this process's relay will bring jobs to the queue that are due by now."""
@@ -73,10 +91,15 @@ class Relaying:
         """Stop the relay and wait for its end; idempotent."""
         with self._lock:
             relay, self._relay = self._relay, None
+            listening, self._listening = self._listening, None
         atexit.unregister(self.stop)
-        if relay is not None:
-            relay.stop()
-            relay.join(Deadline(_ENDS))
+        deadline = Deadline(_ENDS)
+        for running in (listening, relay):
+            if running is not None:
+                running.stop()
+        for running in (listening, relay):
+            if running is not None:
+                running.join(deadline)
 
     def health(self) -> Health:
         """Say how the app's outbox is."""
@@ -150,14 +173,28 @@ def _relay_options(app: JFast) -> RelayOptions:
     from jfast_sync.outbox.relay import RelayOptions
 
     options = app.config.outbox
-    straight = app.bus is None and _shares(app.queue.backend, app.database)
     return RelayOptions(
-        # Everything of ours goes straight into the queue: rows come from other services only.
-        interval=max(options.interval_seconds, _IDLE) if straight else options.interval_seconds,
+        # Rows come from other services only.
+        interval=max(options.interval_seconds, _IDLE) if _straight(app) else options.interval_seconds,
         batch_size=options.batch_size,
         max_attempts=options.max_attempts,
         retention_days=options.retention_days,
     )
+
+
+def _elsewhere(app: JFast) -> OutboxWake | None:
+    """Return what wakes the relays of other processes; None where there is no outbox."""
+    if app.messages is None:
+        return None
+    from jfast_sync.queues.outbox_wake import OutboxWake
+
+    config = app.config
+    return OutboxWake(app.messages.database, listen=config.queue.listen, listen_dsn=config.database.listen_dsn)
+
+
+def _straight(app: JFast) -> bool:
+    """Say whether everything of ours goes straight into the queue."""
+    return app.bus is None and _shares(app.queue.backend, app.database)
 
 
 def _shares(backend: Queue, primary: Database | None) -> bool:

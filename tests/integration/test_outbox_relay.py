@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -102,6 +103,22 @@ def test_a_commit_wakes_the_relay_and_a_savepoint_does_not(dsn):
                 jf.outbox.enqueue(session, Job(task="t", id="one"))
             assert queue.given == []
         eventually(lambda: queue.given, 5, until=lambda given: given == ["one"])
+
+
+def test_a_commit_where_no_relay_runs_wakes_one_elsewhere(dsn):
+    with opened(dsn, interval_seconds=600) as (there, queue), opened(dsn) as (here, _):
+        there.relaying.start()
+        sent = set()
+
+        def arrived():  # what was written before anybody listened is found by the next look
+            sent.update(write(here, Job(task="t")))
+            return set(queue.given) & sent
+
+        eventually(arrived, 10, interval=0.2)
+        began = time.monotonic()
+        (last,) = write(here, Job(task="t"))
+        eventually(lambda: last in queue.given, 5)
+        assert time.monotonic() - began < 2
 
 
 def test_a_delayed_job_is_never_early(jf, queue):
