@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SqlTickStore"]
 
 _WAIT: Final = 1000  # milliseconds for somebody else's open claim of the same tick
+_SKEW: Final = 60_000_000  # microseconds by which one process's clock may be ahead of another's
 _PRUNED_AT_ONCE: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -31,15 +32,17 @@ _NOW: Final = text("SELECT clock_timestamp()")
 # same moment may both pass it; that the same tick is never won twice is the primary key's doing.
 _CLAIM: Final = (
     "INSERT INTO jfast_schedule_ticks (name, fire_at, claimed_by, claimed_at) SELECT :name, {tick}, :by, {now} "
-    "WHERE NOT EXISTS (SELECT 1 FROM jfast_schedule_ticks WHERE name = :name AND fire_at > {tick}) "
+    "WHERE {recent} NOT EXISTS (SELECT 1 FROM jfast_schedule_ticks WHERE name = :name AND fire_at > {tick}) "
     "ON CONFLICT (name, fire_at) DO NOTHING"
 )
 _CLAIM_POSTGRES: Final = text(
-    _CLAIM.format(tick="CAST(:tick AS timestamptz)", now="clock_timestamp()")
+    _CLAIM.format(tick="CAST(:tick AS timestamptz)", now="clock_timestamp()", recent="")
     .replace("SELECT :name", "SELECT CAST(:name AS text)")
     .replace(":by", "CAST(:by AS text)")
 )
-_CLAIM_SQLITE: Final = text(_CLAIM.format(tick=":tick", now=":now"))
+# SQLite has no clock that processes share: one that is fast jumps ahead, and must not make the others miss the ticks
+# between, so young ticks are free of the order.
+_CLAIM_SQLITE: Final = text(_CLAIM.format(tick=":tick", now=":now", recent=":tick > :now - :skew OR"))
 # One look into the primary key per schedule, however many ticks are kept of each.
 _LATEST: Final = (
     "SELECT wanted.value, (SELECT max(fire_at) FROM jfast_schedule_ticks WHERE name = wanted.value) FROM {names}"
@@ -112,7 +115,7 @@ class SqlTickStore:
         if self._postgres:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_WAIT}")
             return connection.execute(_CLAIM_POSTGRES, fields).rowcount == 1
-        fields["now"] = self._stored(self.now())
+        fields |= {"now": self._stored(self.now()), "skew": _SKEW}
         patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {_WAIT}")
         try:

@@ -13,11 +13,11 @@ import pytest
 from jfast_sync.job import Job
 from jfast_sync.ports import Claimed, TickStore
 from jfast_sync.schedules.ticks import tick_id
-from tests.contract.tick_stores import TICK_STORES, SqlTicks, Ticks
+from tests.contract.tick_stores import TICK_STORES, SqliteTicks, SqlTicks, Ticks
 from tests.waiting import eventually
 
 TICK = datetime(2026, 3, 1, 12, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 @pytest.fixture(params=TICK_STORES, ids=lambda kind: kind.name)
@@ -209,6 +209,17 @@ def test_a_claim_and_its_job_are_one_transaction(sql: SqlTicks) -> None:
     assert store.latest(["nightly"]) == {"nightly": TICK}
     assert queue.find(job.id) is not None
     queue.close()
+
+
+def test_on_sqlite_a_process_whose_clock_is_ahead_makes_no_other_miss_a_tick(sqlite_dsn: str) -> None:
+    ticks = SqliteTicks(sqlite_dsn)
+    ahead, other = ticks.open(), ticks.open()
+    now = other.now()
+    assert claim(ahead, now + 3 * SECOND) is Claimed.WON
+    assert [claim(other, now + at * SECOND) for at in (1, 2, 3)] == [Claimed.WON, Claimed.WON, Claimed.LOST]
+    assert [claim(ahead, now + at * SECOND) for at in (1, 2, 4)] == [Claimed.LOST, Claimed.LOST, Claimed.WON]
+    assert claim(other, now - 61 * SECOND) is Claimed.LOST  # nobody's clock is that far ahead: it was missed
+    ticks.close()
 
 
 def test_pruning_goes_by_the_row_and_not_by_the_batch(sql: SqlTicks) -> None:

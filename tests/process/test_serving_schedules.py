@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.process.fleet import SECOND, Fleet, assert_each_tick_once, between_ticks, fleet
@@ -33,6 +35,22 @@ def test_gunicorn_goes_on_when_a_worker_is_killed(fleet: Fleet, preload: bool) -
     assert "Traceback" not in master.log
     master.terminate()
     assert master.wait(15) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fleet", ["sqlite", "postgresql"], indirect=True)
+def test_gunicorn_preloaded_ticks_ten_times_in_ten_seconds(fleet: Fleet) -> None:
+    (fleet.folder / "gunicorn.conf.py").write_text(GUNICORN.format(bind=f"{HOST}:{free_port()}", preload=True))
+    master = fleet.serve("gunicorn", "main:app")
+    children = eventually(master.children, 30, until=lambda found: len(found) == 4)
+    begun = fleet.wait_for_ticks(2)[-1]
+    eventually(lambda: datetime.now(UTC) > begun + 10.5 * SECOND, 30, what="ten seconds")
+    in_ten_seconds = [tick for tick in fleet.ticks() if begun < tick <= begun + 10 * SECOND]
+    print(f"{len(in_ten_seconds)} ticks in ten seconds")
+    assert 9 <= len(in_ten_seconds) <= 11
+    children[0].kill()
+    assert_each_tick_once(fleet.wait_for_ticks(5), longest_gap=2 * SECOND)
+    assert "Traceback" not in master.log
 
 
 @pytest.mark.parametrize("fleet", ["sqlite"], indirect=True)
