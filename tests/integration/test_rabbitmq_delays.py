@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 import pytest
 
@@ -27,30 +29,49 @@ def arrivals(queue: object, jobs: int, timeout: float) -> dict[str, float]:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(("jobs", "longest"), [(400, 3.0), pytest.param(2000, 8.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("jobs", "longest", "bound"),
+    # 0.3 s is the target on a machine that does nothing else; the short round is run beside other tests.
+    [(400, 3.0, 1.5), pytest.param(2000, 8.0, 0.3, marks=pytest.mark.long)],
+)
 def test_random_delays_are_never_early_and_hardly_late(
-    rabbitmq_server: RabbitServer, rabbitmq_url: str, jobs: int, longest: float
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, jobs: int, longest: float, bound: float
 ) -> None:
-    draw = random.Random(7)
-    with opened(rabbitmq_server, cascade=DEFAULT) as queue:
+    draw, name = random.Random(7), rabbitmq_server.new_name()
+    with (
+        opened(rabbitmq_server, name, cascade=DEFAULT) as queue,
+        opened(rabbitmq_server, name, cascade=DEFAULT) as worker,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        queue.enqueue([a_job(delay=timedelta(milliseconds=1))])  # the broker's code is loaded when it is first used
+        settle(worker, *take(worker, 1))
+        arriving = thread.submit(arrivals, worker, jobs, longest + 20)
         due: dict[str, float] = {}
-        for _ in range(0, jobs, 100):
+        for _ in range(0, jobs, 50):
             batch = [
-                a_job(available_at=datetime.now(UTC) + timedelta(seconds=draw.uniform(0.3, longest)))
-                for _ in range(100)
+                a_job(available_at=datetime.now(UTC) + timedelta(seconds=draw.uniform(0, longest))) for _ in range(50)
             ]
             due |= {job.id: job.available_at.timestamp() for job in batch if job.available_at is not None}
             queue.enqueue(batch)
-        came = arrivals(queue, jobs, longest + 20)
+        came = arriving.result()
     assert set(came) == set(due)
     late = sorted(came[name] - due[name] for name in due)
+    overtaken = sorted(by_how_much_overtaken([due[name] for name in came]))
     print(f"\n{jobs} delays: earliest {late[0] * 1e3:.0f} ms, median {late[jobs // 2] * 1e3:.0f} ms, "
-          f"99 % {late[jobs * 99 // 100] * 1e3:.0f} ms, worst {late[-1] * 1e3:.0f} ms after the due time")  # fmt: skip
+          f"99 % {late[jobs * 99 // 100] * 1e3:.0f} ms, worst {late[-1] * 1e3:.0f} ms after the due time; "
+          f"order: 99 % overtaken by one due less than {overtaken[jobs * 99 // 100] * 1e3:.0f} ms later, "
+          f"worst {overtaken[-1] * 1e3:.0f} ms")  # fmt: skip
     assert late[0] >= -0.002  # a clock read in another thread
-    assert late[jobs * 99 // 100] < 0.3
+    assert late[jobs * 99 // 100] < bound
+    assert overtaken[jobs * 99 // 100] < bound
 
 
-@pytest.mark.timed
+def by_how_much_overtaken(due: list[float]) -> list[float]:
+    """For each job in the order of arrival: how much later the latest of those before it was due; 0 in order."""
+    latest = accumulate(due, max)
+    return [before - mine for before, mine in zip(latest, due, strict=True)]
+
+
 def test_a_long_delay_holds_up_nobody(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
     with opened(rabbitmq_server, cascade=DEFAULT) as queue:
         queue.enqueue([a_job(delay=timedelta(minutes=10)) for _ in range(20)])
@@ -110,6 +131,8 @@ def test_bands_come_highest_first(rabbitmq_server: RabbitServer, rabbitmq_url: s
 def test_undelayed_jobs_do_not_pay_for_the_cascade(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
     with opened(rabbitmq_server, cascade=DEFAULT) as queue:
         rates = []
+        queue.enqueue([a_job(delay=timedelta(milliseconds=1))])  # as above
+        settle(queue, *take(queue, 1))
         for delay in (None, timedelta(seconds=0.05)):
             jobs = [a_job(delay=delay) for _ in range(1000)]
             before = time.monotonic()
