@@ -163,8 +163,8 @@ class Site:
         """Wait until every job has had its effect, and neither outbox nor queue has anything left."""
         project = self.project
         eventually(
-            lambda: job_ids - set(project.store.effects()), 150, until=lambda left: not left, what="effects",
-            interval=0.1,
+            lambda: len(job_ids - set(project.store.effects())), 150, until=lambda left: left == 0,
+            what="effects of all", interval=0.1,
         )  # fmt: skip
         pending = "SELECT count(*) FROM jfast_outbox WHERE status <> 'published'"
         eventually(lambda: project.store.rows(pending), 150, until=lambda rows: rows == [(0,)], what="an empty outbox")
