@@ -207,7 +207,7 @@ class Scheduler:
             "schedule %s: the tick of %s fires %s late; %d%s before it are skipped",
             name,
             tick.isoformat(),
-            now - tick,
+            timedelta(seconds=(now - tick) // timedelta(seconds=1)),
             skipped,
             more,
         )

@@ -134,7 +134,9 @@ def _values(text: str, field: _Field, expression: str) -> frozenset[int]:
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         if match is None:
-            _refuse(expression, f"{field.name} {item[:40]!r}: {not_understood(item, field.name)}")
+            _refuse(
+                expression, f"{field.name} {item[:40]!r}: {not_understood(item, field.name, field.low, field.high)}"
+            )
         values.update(_item(item, match, field, expression))
     return _shared(frozenset(value % 7 for value in values) if field.top != field.high else frozenset(values))
 

@@ -23,9 +23,10 @@ _FOREIGN: Final = (
         "random values would differ in every replica; write a number, and jitter=timedelta(...) to spread the load",
     ),
     (re.compile(r"^$"), "nothing stands between two commas, or before or after one; take the comma out"),
-    (re.compile(r"^-\d"), "numbers are not negative"),
-    (re.compile(r"\."), "numbers are whole"),
-    (re.compile(r"\d{5}"), "the number is out of range"),
+    (re.compile(r"(?:^|[-/])-\d"), "numbers are not negative; write {low} to {high}"),
+    (re.compile(r"\."), "numbers are whole; write {low} to {high}"),
+    (re.compile(r"/\d{5}"), "the step is out of range; write 1 to {high}"),
+    (re.compile(r"\d{5}"), "the number is out of range; write {low} to {high}"),
     (re.compile(r"^[a-z]{4,}"), "names have three letters, like jan or mon"),
 )
 
@@ -40,13 +41,15 @@ def wrong_count(fields: int) -> str:
             f"six fields, but cron has five: {known}. Leave the seconds or the year out; for seconds take "
             "every=timedelta(seconds=...)"
         )
-    return f"{fields} fields, but cron has five: {known}"
+    if fields > 6:
+        return f"{fields} fields, but cron has five: {known}; leave the seconds and the year out"
+    return f"{fields} fields, but cron has five: {known}; write * for each that may be anything"
 
 
-def not_understood(item: str, field: str) -> str:
-    """Say why something between two commas is refused."""
+def not_understood(item: str, field: str, low: int, high: int) -> str:
+    """Say why something between two commas is refused, in a field of numbers from ``low`` to ``high``."""
     for pattern, text in _FOREIGN:
         if pattern.search(item):
-            return text
+            return text.replace("{low}", str(low)).replace("{high}", str(high))
     example = {"month": "jan or 1-6", "day of week": "mon or 1-5"}.get(field, "5, 1-6 or */2")
     return f"not understood; write something like {example}"

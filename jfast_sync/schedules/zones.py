@@ -17,6 +17,8 @@ __all__ = ["Change", "change_between", "change_still_felt", "offset", "zone"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}", re.ASCII)
 _FOREIGN: Final = ("posix/", "right/")  # copies of all zones; the second counts leap seconds
+_LOCAL: Final = {"localtime", "posixrules", "Factory"}  # files in the zones' folder, another on every machine
+_OFFSET: Final = re.compile(r"(?:UTC|GMT)?[+-][0-9]{1,2}(?::?[0-9]{2})?", re.IGNORECASE | re.ASCII)
 _STEP: Final = timedelta(days=2)  # no zone has ever changed its offset twice within two days
 _LONGEST_JUMP: Final = timedelta(days=1)  # a calendar day left out or repeated, at the date line
 
@@ -45,7 +47,7 @@ def zone(name: object) -> tzinfo:
         raise ScheduleError(f'a time zone is a name like "Europe/Madrid" or "UTC", got {name!r:.80}')
     if name == "UTC":
         return UTC
-    if _NAME.fullmatch(name) and not name.startswith(_FOREIGN):
+    if _NAME.fullmatch(name) and not name.startswith(_FOREIGN) and name not in _LOCAL:
         try:
             return zoneinfo.ZoneInfo(name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -54,6 +56,13 @@ def zone(name: object) -> tzinfo:
 
 
 def _fix(name: str) -> str:
+    if name in _LOCAL:
+        return 'it would be another one on every machine; write the name of the place, like "Europe/Madrid"'
+    if _OFFSET.fullmatch(name):
+        return (
+            'an offset knows no summer time; write the name of the place, like "Europe/Madrid" - or, for two hours '
+            'ahead of UTC all year, "Etc/GMT-2" (with this sign)'
+        )
     known = zoneinfo.available_timezones()
     if not known:
         return (

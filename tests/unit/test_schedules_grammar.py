@@ -26,8 +26,8 @@ def refusal(expression):
     ("expression", "instead"),
     [
         ("0 0 * * * *", "six fields"),
-        ("0 0 * * * 0 2025", "7 fields"),
-        ("0 0 * *", "4 fields"),
+        ("0 0 * * * 0 2025", "leave the seconds and the year out"),
+        ("0 0 * *", "write * for each that may be anything"),
         ("", "empty"),
         (" \t ", "empty"),
         ("0 0 * * *\n", "one line"),
@@ -68,9 +68,12 @@ def refusal(expression):
         ("* * 32 * *", "write 1 to 31"),
         ("* * * 0 *", "write 1 to 12"),
         ("* * * * 8", "write 0 to 7"),
-        ("99999 * * * *", "out of range"),
-        ("-5 * * * *", "not negative"),
-        ("1.5 * * * *", "whole"),
+        ("99999 * * * *", "the number is out of range; write 0 to 59"),
+        ("*/99999 * * * *", "the step is out of range; write 1 to 59"),
+        ("-5 * * * *", "not negative; write 0 to 59"),
+        ("* * 1--5 * *", "not negative; write 1 to 31"),
+        ("*/-5 * * * *", "not negative"),
+        ("* 1.5 * * *", "whole; write 0 to 23"),
         ("1,,2 * * * *", "comma"),
         (",1 * * * *", "comma"),
         ("1, * * * *", "comma"),
@@ -126,13 +129,48 @@ def test_a_refusal_is_a_value_error_and_a_declaration_error():
         "9" * 499,
         "0,0,0," * 80 + " * * * *",
         "@" + "a" * 490,
+        "," * 490 + " * * * *",
+        "1,(2,(3,,4)),[5] * * * *",
+        "0," * 240 + " * * * *",
+        "0-59," * 90 + " * * * *",
+        "*/" * 200 + "5 * * * *",
+        "1-" * 200 + "5 * * * *",
+        "0 0 * " + "jan" * 150 + " *",
+        "\n" * 1_000_000,
+        "\0" * 1_000_000,
+        "0 0 * * *\0",
+        "0\0 0 * * *",
+        "\N{FULLWIDTH DIGIT ZERO} 0 * * *",
+        "\N{ARABIC-INDIC DIGIT ZERO}" * 490,
+        "\N{SUPERSCRIPT TWO} 0 * * *",
+        "\N{RIGHT-TO-LEFT OVERRIDE}0 0 * * *",
+        "0\N{IDEOGRAPHIC SPACE}0 * * *",
+        "\ud800 0 * * *",
+        "0\v0\v*\v*\v*",
+        "1_0 * * * *",
+        "0x10 * * * *",
+        "1e9 * * * *",
     ],
 )
-def test_a_hostile_expression_is_answered_at_once_and_briefly(expression):
+def test_a_hostile_expression_is_refused_at_once_and_briefly(expression):
     began = time.perf_counter()
     text = refusal(expression)
     assert time.perf_counter() - began < 0.2
     assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        ",".join(["0"] * 240) + " * * * *",
+        ",".join(["0-59"] * 90) + " * * * *",
+        " ".join(",".join(map(str, values)) for values in (range(60), range(24), range(1, 32), range(1, 13), range(8))),
+    ],
+)
+def test_a_long_list_ticks_and_costs_nothing(expression):
+    began = time.perf_counter()
+    Cron(expression, "Europe/Madrid").next(START)
+    assert time.perf_counter() - began < 0.2
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,19 @@ def test_the_nearest_zone_is_named(wrong, right):
         Cron("0 3 * * *", wrong)
 
 
+@pytest.mark.parametrize("name", ["localtime", "posixrules", "Factory"])
+def test_what_is_another_zone_on_every_machine_is_refused(name):
+    with pytest.raises(ScheduleError, match="another one on every machine; write the name of the place"):
+        Cron("0 3 * * *", name)
+
+
+@pytest.mark.parametrize("name", ["+02:00", "UTC+2", "gmt-03", "-0500"])
+def test_an_offset_is_no_zone_and_what_to_write_is_said(name):
+    with pytest.raises(ScheduleError, match=r'write the name of the place, like "Europe/Madrid".*Etc/GMT-2'):
+        Cron("0 3 * * *", name)
+    assert Cron("0 3 * * *", "Etc/GMT-2").next(datetime(2026, 1, 1, tzinfo=UTC)).hour == 1
+
+
 WITHOUT_DATA = """
 import sys
 from datetime import UTC, datetime
