@@ -51,11 +51,11 @@ def random_field(rng: random.Random, at: int) -> tuple[str, set[int]]:
             return ",".join(map(str, chosen)), set(chosen)
 
 
-def random_expression(rng: random.Random, hour: int) -> tuple[str, list[set[int]], bool]:
+def random_expression(rng: random.Random, hour: int, days_open: float = 0.8) -> tuple[str, list[set[int]], bool]:
     """An expression, half of the time about an hour that the zone's clock leaves out or shows again."""
     while True:
         fields = [random_field(rng, at) for at in range(5)]
-        if rng.random() < 0.8:  # the windows are a day long: leave the days and months open
+        if rng.random() < days_open:  # most windows are a day long
             fields[2:] = [("*", set(range(BOUNDS[at][0], BOUNDS[at][1] + 1))) for at in (2, 3, 4)]
         if rng.random() < 0.5:
             hours = {hour, (hour + rng.randint(-1, 1)) % 24}
@@ -111,19 +111,21 @@ def hour_of_change(zone: ZoneInfo, before: datetime, after: datetime) -> int:
     return (old + MINUTE).hour if forward else new.hour
 
 
-def compare(rng: random.Random, rounds: int) -> int:
+def compare(
+    rng: random.Random, rounds: int, length: timedelta = timedelta(hours=30), days_open: float = 0.8, most: int = 120
+) -> int:
     compared = 0
     for number in range(rounds):
         name = ZONES[number % len(ZONES)]
         zone = ZoneInfo(name)
         start, hour = random_start(rng, zone)
-        expression, sets, either = random_expression(rng, hour)
-        end = start + timedelta(hours=30)
+        expression, sets, either = random_expression(rng, hour, days_open)
+        end = start + length
         cron, tick = Cron(expression, name), start
         found: list[datetime] = []
-        while (tick := cron.next(tick)) <= end and len(found) < 120:
+        while (tick := cron.next(tick)) <= end and len(found) < most:
             found.append(tick)
-        expected = brute_force(sets, either, zone, start, end)[:120]
+        expected = brute_force(sets, either, zone, start, end)[:most]
         assert found == expected, f"Cron({expression!r}, {name!r}) from {start.isoformat()}"
         compared += len(found)
     return compared
@@ -142,3 +144,9 @@ def test_random_expressions_tick_as_a_walk_through_every_minute_finds():
 @pytest.mark.long
 def test_many_random_expressions_tick_as_a_walk_through_every_minute_finds():
     assert compare(random.Random(a_seed()), 6000) > 10_000
+
+
+@pytest.mark.long
+def test_a_year_of_random_days_and_months_is_as_a_walk_through_every_minute_finds():
+    year = timedelta(days=400)
+    assert compare(random.Random(a_seed()), 60, year, days_open=0.0, most=100_000) > 10_000
