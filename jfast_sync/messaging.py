@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jfast_sync.outbox.relay import Relay, RelayOptions
     from jfast_sync.outbox.table import OutboxTable
     from jfast_sync.ports import EventBus
-    from jfast_sync.queues.outbox_wake import OutboxWake
+    from jfast_sync.queues.sql_wake import TableBell
     from jfast_sync.sql.engine import Database
 
 __all__ = ["Relaying", "bus", "delivery", "messages", "outbox"]
@@ -72,8 +72,9 @@ class Relaying:
         if self._elsewhere is None or not self._elsewhere.heard or _straight(self._app):
             return None
         from jfast_sync.outbox.listening import Listening
+        from jfast_sync.queues.sql_wake import Doorbell
 
-        listening = Listening(self._elsewhere.listener(), self._elsewhere.bell(), relay.wake)
+        listening = Listening(self._elsewhere.listener(), Doorbell(), relay.wake)
         listening.start()
         return listening
 
@@ -182,14 +183,15 @@ def _relay_options(app: JFast) -> RelayOptions:
     )
 
 
-def _elsewhere(app: JFast) -> OutboxWake | None:
+def _elsewhere(app: JFast) -> TableBell | None:
     """Return what wakes the relays of other processes; None where there is no outbox."""
     if app.messages is None:
         return None
-    from jfast_sync.queues.outbox_wake import OutboxWake
+    from jfast_sync.queues.sql_wake import TableBell
 
     config = app.config
-    return OutboxWake(app.messages.database, listen=config.queue.listen, listen_dsn=config.database.listen_dsn)
+    listen_dsn = config.database.listen_dsn
+    return TableBell(app.messages.database, "jfast_outbox", listen=config.queue.listen, listen_dsn=listen_dsn)
 
 
 def _straight(app: JFast) -> bool:

@@ -234,8 +234,8 @@ class Cancelled(Enum):
     """What a cancellation found."""
 
     REMOVED = "removed"  # it was ready or delayed; it is gone
-    # It is running: it gets its stop signal within a third of a lease, and if it ends in any way but success - it fails,
-    # is released, its lease lapses - it is a dead letter and does not wait again.
+    # It is running: it gets its stop signal within a third of a lease, and unless it succeeds it does not wait again:
+    # where it fails, is released or its lease lapses, it is a dead letter.
     TOLD = "told"
     UNKNOWN = "unknown"
     DEAD = "dead"  # a dead letter: discard it instead

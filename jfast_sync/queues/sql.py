@@ -10,21 +10,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from jfast_sync.backoff import backoff
 from jfast_sync.errors import UnavailableError, UnsupportedError
 from jfast_sync.job import Job, Lease
 from jfast_sync.loop import Deadline
 from jfast_sync.ports import Clock, Selection
-from jfast_sync.queues import sql_wake
 from jfast_sync.queues.sql_dead import SqlDeadLetters
 from jfast_sync.queues.sql_inspect import SqlInspection
 from jfast_sync.queues.sql_leases import SqlLeases
 from jfast_sync.queues.sql_rows import claimed_order, insertable, lease_of
 from jfast_sync.queues.sql_transaction import SqlTransactions
+from jfast_sync.queues.sql_wake import Doorbell, TableBell
 from jfast_sync.redact import error_text
-from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import schema
 from jfast_sync.sql.session import holds
 from jfast_sync.sql.sqlite_transactions import shrink_log
@@ -70,10 +69,7 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         self.backend = database.dialect
         self.keep_done = keep_done
         self._poll_interval = poll_interval
-        self._listen_dsn = listen_dsn
-        self._channel: str | None = None
-        self._listening = listen and (listen_dsn is not None or not database.pgbouncer)
-        self._notify = sql_wake.Coalesced(self._notify_others)
+        self._bell = TableBell(database, name, listen=listen, listen_dsn=listen_dsn)
         self._polling = False
         self._tidy_at = time.monotonic() + _TIDY_EVERY
         self._open_waiting()
@@ -90,16 +86,10 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         self.database.dispose()
 
     def _open_waiting(self) -> None:
-        self._doorbell = sql_wake.Doorbell()
-        self._listener: sql_wake.Listener = (
-            sql_wake.PostgresListener(self._connect_listener, self._channel_name)
-            if self._postgres
-            else sql_wake.SqliteListener(self.database.path or "")
-        )
+        self._doorbell, self._listener = Doorbell(), self._bell.listener()
 
     def _forked(self) -> None:
         self._inherited = (self._doorbell, self._listener)  # the parent's: neither used nor closed here
-        self._notify.renew()
         self._open_waiting()
 
     # --- enqueueing ------------------------------------------------------------------------------------------------
@@ -120,32 +110,7 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
     def notify(self) -> None:
         """Wake idle claimers, here and in other processes, after a commit."""
         self._doorbell.look_again()
-        self._notify()
-
-    def _notify_others(self) -> None:
-        if not self._postgres:
-            sql_wake.ring_sqlite(self.database.path or "")
-        elif self._listening:
-            with contextlib.suppress(UnavailableError):
-                sql_wake.notify_postgres(self.database, self._channel_name())
-
-    def _channel_name(self) -> str:
-        if self._channel is None:
-            schema_name = self.database.transact(lambda c: c.execute(text("SELECT current_schema()")).scalar())
-            self._channel = sql_wake.channel(self.table, str(schema_name))
-        return self._channel
-
-    def _connect_listener(self) -> Any:
-        if self._listen_dsn is not None:
-            import psycopg
-
-            return psycopg.connect(forms.libpq(self._listen_dsn), autocommit=True, connect_timeout=5)
-        pooled = self.database.control.raw_connection()
-        connection: Any = pooled.driver_connection
-        pooled.detach()  # from here it is the listener's
-        connection.rollback()
-        connection.autocommit = True
-        return connection
+        self._bell.ring()
 
     # --- claiming ------------------------------------------------------------------------------------------------
 
@@ -157,7 +122,7 @@ class SqlQueue(SqlTransactions, SqlLeases, SqlDeadLetters, SqlInspection):
         self._polling = wait > 0
         try:
             while True:
-                other = self._listener.prepare() if wait > 0 and self._listening else None
+                other = self._listener.prepare() if wait > 0 and self._bell.heard else None
                 leases, due = self._look(limit, selection, recovering)
                 if leases or deadline.passed:
                     return leases

@@ -31,12 +31,8 @@ class SqlTransactions(SqlTable):
         rows = [insertable(job) for job in jobs]
         stored = self._insert(session.connection(), rows)
         if stored:
-            on_commit(session, self._bell)
+            on_commit(session, self.notify)
         return stored
-
-    @property
-    def _bell(self) -> Any:
-        return self.notify
 
     def complete_in(self, session: Session, lease: Lease) -> bool:
         statement = self._sql.complete_keeping if self.keep_done else self._sql.complete

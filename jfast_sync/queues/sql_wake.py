@@ -1,40 +1,30 @@
-"""How an idle claimer is woken: a pipe of its own, PostgreSQL's notifications, datagrams between SQLite's processes.
+"""How who waits for rows of a table is woken: a pipe in this process, and a notification from the others.
 
-Waking is an optimisation: polling finds every job by itself, so whatever fails here is logged and survived.
+Waking is an optimisation: polling finds every row by itself, so whatever fails here is logged and survived.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import logging
 import os
-import secrets
 import select
-import socket
-import stat
-import tempfile
 import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sqlalchemy import text
 
-from jfast_sync.backoff import backoff
-from jfast_sync.redact import error_text
+from jfast_sync.errors import UnavailableError
+from jfast_sync.queues import wake_postgres, wake_sqlite
 
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["Coalesced", "Doorbell", "Listener", "PostgresListener", "SqliteListener", "channel", "ring_sqlite"]
-
-log = logging.getLogger(__name__)
+__all__ = ["Coalesced", "Doorbell", "Listener", "TableBell"]
 
 _STOP: Final = b"s"
 _LOOK: Final = b"l"
-_TRIES: Final = 10
 
 
 class Listener(Protocol):
@@ -126,171 +116,48 @@ class Coalesced:
                 self._changed.notify_all()
 
 
-# --- PostgreSQL ----------------------------------------------------------------------------------------------------
+class TableBell:
+    """Tells all processes that a table has something new, and lets this one hear it.
 
+    Args:
+        database: where the table is.
+        table: its name.
+        listen: use PostgreSQL's notifications.
+        listen_dsn: a direct connection for that, where the database's own leads through a pooler.
+    """
 
-def channel(table: str, schema: str) -> str:
-    """Return the notification channel of a table: hashed, because a name has at most 63 bytes."""
-    return "jfast_" + hashlib.sha256(f"{schema}.{table}".encode()).hexdigest()[:32]
+    def __init__(self, database: Database, table: str, *, listen: bool = True, listen_dsn: str | None = None) -> None:
+        self._database = database
+        self._table = table
+        self._listen_dsn = listen_dsn
+        self._postgres = database.dialect == "postgresql"
+        #: Whether rings arrive in this process.
+        self.heard = listen and (not self._postgres or listen_dsn is not None or not database.pgbouncer)
+        self._channel: str | None = None
+        self._coalesced = Coalesced(self._ring)
+        database.after_fork.append(self._coalesced.renew)
 
+    def ring(self) -> None:
+        """Tell the others, after a commit; what goes wrong is logged."""
+        if self.heard or not self._postgres:
+            self._coalesced()
 
-class PostgresListener:
-    """A connection that LISTENs, opened by the claimer when it first waits and again, with a pause, when it breaks."""
+    def listener(self) -> Listener:
+        """Return a new place where rings arrive."""
+        if self._postgres:
+            connect = partial(wake_postgres.listening_connection, self._database, self._listen_dsn)
+            return wake_postgres.PostgresListener(connect, self._name)
+        return wake_sqlite.SqliteListener(self._database.path or "")
 
-    def __init__(self, connect: Callable[[], Any], name: Callable[[], str]) -> None:
-        self._connect = connect
-        self._name = name
-        self._connection: Any = None
-        self._failures = 0
-        self._not_before = 0.0
-
-    def prepare(self) -> int | None:
-        if self._connection is None and time.monotonic() >= self._not_before:
-            self._open()
-        return None if self._connection is None else self._connection.fileno()
-
-    def _open(self) -> None:
-        connection: Any = None
-        try:
-            connection = self._connect()
-            connection.execute(f'LISTEN "{self._name()}"')
-        except Exception as exc:
-            if connection is not None:
-                connection.close()
-            self._failed(exc)
+    def _ring(self) -> None:
+        if not self._postgres:
+            wake_sqlite.ring(self._database.path or "")
             return
-        self._connection, self._failures = connection, 0
+        with contextlib.suppress(UnavailableError):
+            wake_postgres.notify(self._database, self._name())
 
-    def drain(self) -> None:
-        if self._connection is None:
-            return
-        try:
-            self._connection.pgconn.consume_input()
-            while self._connection.pgconn.notifies():
-                pass
-        except Exception as exc:
-            self.close()
-            self._failed(exc)
-
-    def _failed(self, exc: Exception) -> None:
-        self._failures += 1
-        self._not_before = time.monotonic() + backoff(self._failures, base=0.5, cap=30.0, jitter=0.5)
-        if self._failures == 1:
-            log.warning("not listening for new jobs for now, polling goes on: %s", error_text(exc))
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.close()
-
-
-def notify_postgres(database: Database, name: str) -> None:
-    """Notify the waiting claimers; a failure is only logged."""
-    try:
-        # Not in the transaction of the jobs: a commit that notifies takes a lock that all such commits share.
-        with database.control.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("SELECT pg_notify(:name, '')"), {"name": name})
-    except Exception as exc:
-        log.warning("could not wake the workers, they find the job by polling: %s", error_text(exc))
-
-
-# --- SQLite --------------------------------------------------------------------------------------------------------
-
-
-def _folder(path: str) -> Path:
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    digest = hashlib.sha256(path.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"jfast-{user}-{digest}"
-
-
-class SqliteListener:
-    """A datagram socket in a folder that belongs to the database's file; whoever enqueues sends a byte to each."""
-
-    def __init__(self, path: str) -> None:
-        self._folder = _folder(path)
-        self._socket: socket.socket | None = None
-        self._at: Path | None = None
-        self._broken = not hasattr(socket, "AF_UNIX")
-
-    def prepare(self) -> int | None:
-        if self._socket is None and not self._broken:
-            try:
-                self._open()
-            except OSError as exc:
-                self._broken = True
-                log.warning("no socket to be woken by, polling goes on: %s", error_text(exc))
-        return None if self._socket is None else self._socket.fileno()
-
-    def _open(self) -> None:
-        at = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
-        opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        opened.setblocking(False)
-        try:
-            self._bind(opened, at)
-        except OSError:
-            opened.close()
-            raise
-        self._socket, self._at = opened, at
-
-    def _bind(self, opened: socket.socket, at: Path) -> None:
-        for left in reversed(range(_TRIES)):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            try:
-                found = self._folder.lstat()
-                if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-                    raise PermissionError(f"{self._folder} belongs to somebody else")
-                opened.bind(str(at))
-                return
-            except FileNotFoundError:  # the last listener of another process took the folder with it
-                if not left:
-                    raise
-
-    def drain(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                while self._socket.recv(16):
-                    pass
-
-    def close(self) -> None:
-        opened, self._socket = self._socket, None
-        if opened is not None:
-            opened.close()
-        at, self._at = self._at, None
-        if at is not None:
-            with contextlib.suppress(OSError):
-                at.unlink()
-            _leave(self._folder)
-
-
-def ring_sqlite(path: str) -> None:
-    """Send a byte to every claimer that waits on the database's file; a socket nobody has open is removed."""
-    folder = _folder(path)
-    with contextlib.suppress(OSError):
-        sockets = list(folder.iterdir())
-        if not sockets:
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            heard = [_send(sender, at) for at in sockets]
-        if not any(heard):
-            _leave(folder)
-
-
-def _send(sender: socket.socket, at: Path) -> bool:
-    """Say whether somebody has the socket open."""
-    try:
-        sender.sendto(_LOOK, str(at))
-    except (ConnectionRefusedError, FileNotFoundError):
-        with contextlib.suppress(OSError):
-            at.unlink()
-        return False
-    except OSError:
-        pass  # full: it will look anyway
-    return True
-
-
-def _leave(folder: Path) -> None:
-    """Remove the folder where nobody else is in it."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    def _name(self) -> str:
+        if self._channel is None:
+            schema = self._database.transact(lambda connection: connection.scalar(text("SELECT current_schema()")))
+            self._channel = wake_postgres.channel(self._table, str(schema))
+        return self._channel

@@ -61,14 +61,14 @@ def wait_until_idle(queue: SqlQueue) -> None:
         listening = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND state = 'idle'")
         eventually(lambda: queue.database.transact(lambda c: c.execute(listening).scalar()), what="LISTEN")
     else:
-        from jfast_sync.queues.sql_wake import _folder
+        from jfast_sync.queues.wake_sqlite import _folder
 
         folder = _folder(queue.database.path or "")
         eventually(lambda: folder.is_dir() and list(folder.iterdir()), what="a socket to be woken by")
 
 
 def test_a_socket_nobody_reads_any_more_is_removed(sqlite_queue: SqlQueue) -> None:
-    from jfast_sync.queues.sql_wake import SqliteListener, _folder
+    from jfast_sync.queues.wake_sqlite import SqliteListener, _folder
 
     path = sqlite_queue.database.path or ""
     listener = SqliteListener(path)
@@ -81,7 +81,7 @@ def test_a_socket_nobody_reads_any_more_is_removed(sqlite_queue: SqlQueue) -> No
 
 
 def test_the_folder_of_sockets_goes_with_the_last_listener(sqlite_queue: SqlQueue) -> None:
-    from jfast_sync.queues.sql_wake import SqliteListener, _folder
+    from jfast_sync.queues.wake_sqlite import SqliteListener, _folder
 
     path = sqlite_queue.database.path or ""
     first, second = SqliteListener(path), SqliteListener(path)
@@ -97,7 +97,7 @@ def test_the_folder_of_sockets_goes_with_the_last_listener(sqlite_queue: SqlQueu
 
 
 def test_listeners_that_come_and_go_do_not_take_the_folder_from_each_other(sqlite_queue: SqlQueue) -> None:
-    from jfast_sync.queues.sql_wake import SqliteListener
+    from jfast_sync.queues.wake_sqlite import SqliteListener
 
     path = sqlite_queue.database.path or ""
     failed: list[int] = []

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from jfast_sync.queues.sql_wake import Coalesced, Doorbell, channel
+from jfast_sync.queues.sql_wake import Coalesced, Doorbell
+from jfast_sync.queues.wake_postgres import channel
 
 
 def test_a_stop_rung_before_the_wait_ends_it() -> None:

@@ -16,12 +16,16 @@ from jfast_sync.errors import UnavailableError
 from jfast_sync.loop import Deadline
 from jfast_sync.queues.rabbitmq.connection import BOUND, Channel, Connection
 
-__all__ = ["HeldMessage", "Holding", "holding"]
+__all__ = ["HeldElsewhereError", "HeldMessage", "Holding", "holding"]
 
 _WINDOW: Final = 5_000  # messages a consumer is handed at once: a quorum queue does nothing else meanwhile
 _ELSEWHERE: Final = 5.0  # seconds to wait for another reader to give back what it holds
 _STALLED: Final = 0.5  # seconds without a message after which the broker is asked whether there is more
 _RETURNING: Final = 5.0  # seconds to wait for what was given back to be there again
+
+
+class HeldElsewhereError(UnavailableError):
+    """Another reader holds the whole queue, which seems empty meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ def holding(connection: Connection, queue: str, see: Callable[[HeldMessage], Non
     """Hold what is in a queue for the block; ``see`` is called once with every message.
 
     What ``see`` does not keep is not kept in memory. A process that dies meanwhile gives everything back.
+
+    Raises:
+        HeldElsewhereError: another reader has held all of it for a while.
     """
     channel = connection.channel(Deadline(BOUND))
     held = Holding(channel)
@@ -71,6 +78,8 @@ def _read(
     while (there := _ask(channel, queue)).consumer_count and not elsewhere.passed:
         connection.pump(0.02)  # only readers consume such a queue, and it seems empty while one does
     count = int(there.message_count)
+    if there.consumer_count and not count:
+        raise HeldElsewhereError(f"another process is reading all that is in {queue} just now; try again in a moment")
 
     def take(_channel: Any, method: Any, properties: Any, body: bytes) -> None:
         held.count += 1

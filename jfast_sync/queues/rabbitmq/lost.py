@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
 from jfast_sync.errors import PayloadError
 from jfast_sync.loop import Deadline
 from jfast_sync.queues.rabbitmq.connection import BOUND, Connection
-from jfast_sync.queues.rabbitmq.holding import HeldMessage, holding
+from jfast_sync.queues.rabbitmq.holding import HeldElsewhereError, HeldMessage, holding
 from jfast_sync.queues.rabbitmq.message import Stored
 from jfast_sync.queues.rabbitmq.publisher import Message
 from jfast_sync.queues.rabbitmq.routing import Routing
@@ -62,7 +63,8 @@ class Lost:
         channel.close()
         self._look_at = time.monotonic() + _EVERY
         if there:
-            self._put_back_all(connection, name)
+            with suppress(HeldElsewhereError):  # by another worker, which puts it back
+                self._put_back_all(connection, name)
 
     def _put_back_all(self, connection: Connection, name: str) -> None:
         self._suspect()
