@@ -14,11 +14,11 @@ import pytest
 
 from jfast_sync.loop import Deadline
 from tests.faults.load import assert_nothing_lost, load
-from tests.process.redis_project import RedisProject
+from tests.process.redis_project import TAG, RedisProject
 from tests.process.rounds import describe, wake_up_latencies
 from tests.process.test_death import restart_until_settled
 from tests.process.test_stop import stop_at_random_moments
-from tests.servers import Proxy, RedisServer
+from tests.servers import Proxy, RedisServer, find_redis
 from tests.servers.redis_pair import RedisPair
 from tests.waiting import eventually
 
@@ -109,15 +109,15 @@ def test_a_job_longer_than_its_lease_runs_once(new_project: Callable[..., RedisP
 
 @pytest.mark.timed
 def test_a_job_that_fails_with_one_backoff_runs_as_often_as_allowed(new_project: Callable[..., RedisProject]):
-    project = new_project(max_attempts=5, backoff_base=0.3, backoff_cap=0.3)
+    project = new_project(max_attempts=5, backoff_base=0.5, backoff_cap=0.5)
     [job] = project.enqueue("fails")
     project.worker()
     row = project.wait_until_dead(job)
     starts = [event.at for event in project.events("start")]
     assert (row.attempts, len(starts)) == (5, 5)
     pauses = [(later - earlier) / 1e9 for earlier, later in pairwise(starts)]
-    assert min(pauses) >= 0.3
-    assert statistics.median(pauses) < 0.4
+    assert min(pauses) >= 0.5
+    assert statistics.median(pauses) < 0.6
 
 
 # --- deploys ----------------------------------------------------------------------------------------------------------
@@ -203,6 +203,30 @@ def test_ten_thousand_jobs_with_connections_cut_twice_a_second(
     cut_connections(project, network, jobs=10_000, seconds=10)
 
 
+def test_a_lost_reply_to_an_enqueue_and_to_a_claim_is_one_job_with_one_effect(
+    new_project: Callable[..., RedisProject], proxy: Callable[[int], Proxy], redis_server: RedisServer
+):
+    network = proxy(redis_server.port)
+    project = new_project(network.dsn(redis_server.url), visibility_timeout=5)
+    worker = project.worker()
+    name = worker.wait_for_log(r"worker \S+ starts").split()[1]
+    [warm] = project.enqueue("quick")  # the server knows the scripts now, and the worker waits
+    project.wait_until_done([warm])
+
+    network.swallow_next_reply(after=name.encode())  # a claim's, not a wait's
+    [claimed] = project.enqueue("quick")
+    project.wait_until_done([claimed])
+    assert network.swallowed == 1
+    network.swallow_next_reply(after=b"work.quick")
+    [enqueued] = project.enqueue("quick")
+    project.wait_until_done([enqueued])
+
+    assert network.swallowed == 2
+    assert project.starts() == {warm: 1, claimed: 1, enqueued: 1}
+    project.assert_once([claimed, enqueued])
+    assert redis_server.command("EXISTS", TAG + "leases", TAG + "jobs", TAG + "meta") == 0
+
+
 def kill_the_server(project: RedisProject, server: RedisServer, *, rounds: int) -> None:
     """kill -9 and restart under load: every accepted job is done, its effect once."""
     workers = [project.worker("--threads", "4") for _ in range(2)]
@@ -222,6 +246,35 @@ def test_a_server_killed_under_load_loses_nothing(
 ):
     killable_redis.configure(appendfsync=appendfsync)
     kill_the_server(new_project(killable_redis.url, visibility_timeout=5), killable_redis, rounds=1)
+
+
+@pytest.fixture
+def snapshots() -> Iterator[RedisServer]:
+    """A server that keeps what it had at its latest snapshot, and no more."""
+    server = find_redis(private=True, settings={"appendonly": "no", "save": "3600 1"})
+    yield server
+    server.close()
+
+
+def test_a_server_that_went_back_to_a_snapshot_runs_what_that_had_and_doubles_no_effect(
+    new_project: Callable[..., RedisProject], snapshots: RedisServer
+):
+    project = new_project(snapshots.url, visibility_timeout=2)
+    workers = [project.worker("--threads", "4") for _ in range(2)]
+    with load(project, 0.0) as running:
+        running.wait_for_more(40)
+        saved = list(running.ids)  # accepted, so they are in the snapshot: waiting, running, or done with their effect
+        snapshots.command("SAVE")
+        running.wait_for_more(40)
+        snapshots.kill()  # the server forgets what was enqueued, claimed and settled since
+        snapshots.start()
+        running.wait_for_more(40)
+    late = running.ids[-20:]
+    eventually(project.store.unfinished, 60, until=lambda left: left == 0, what="all jobs done", interval=0.1)
+    assert [worker.name for worker in workers if not worker.running] == []
+    project.assert_once([*saved, *late])
+    assert set(project.store.effects().values()) == {1}
+    assert project.store.jobs() == []
 
 
 @pytest.mark.long
@@ -302,7 +355,7 @@ def test_a_failover_for_longer_than_a_lease_doubles_and_loses_nothing(
     with RedisPair(tmp_path, down_after=2.5) as servers:
         eventually(lambda: servers.master() == servers.first.port, what="the Sentinel to know the master")
         project = new_project(servers.url, enqueue_url=servers.first.url, visibility_timeout=2)
-        fail_over(project, servers, jobs=300)
+        fail_over(project, servers, jobs=120)
 
 
 # --- idle -------------------------------------------------------------------------------------------------------------
@@ -315,6 +368,15 @@ def test_an_idle_worker_starts_a_job_within_milliseconds(new_project: Callable[.
     latencies = wake_up_latencies(project, 30)
     print(describe(latencies))
     assert statistics.median(latencies) < 0.02
+
+
+@pytest.mark.long
+def test_two_hundred_jobs_on_an_idle_worker_start_within_five_milliseconds(new_project: Callable[..., RedisProject]):
+    project = new_project()
+    project.worker()
+    latencies = wake_up_latencies(project, 200)
+    print(describe(latencies))
+    assert statistics.median(latencies) < 0.005
 
 
 def measure_idle(project: RedisProject, server: RedisServer, seconds: float) -> tuple[float, float]:

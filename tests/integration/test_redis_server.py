@@ -326,6 +326,16 @@ def test_queues_that_come_and_go_leave_nothing_to_look_at(queue: RedisQueue, red
 
 
 @pytest.mark.timed
+def test_dead_letters_listed_thirty_times_are_still_there_in_their_order(queue: RedisQueue):
+    put_many(queue, 200)
+    queue.settle([Settlement(lease, Bury("E: x")) for lease in take(queue, 200)])
+    first = ids(queue.dead(DeadFilter(), limit=200))
+    assert len(set(first)) == 200
+    for _ in range(30):
+        assert ids(queue.dead(DeadFilter(), limit=200)) == first
+    assert queue.stats().dead == 200
+
+
 def test_dead_letters_by_the_thousand_hold_nobody_up(queue: RedisQueue, redis_server: RedisServer):
     crowded_with_the_dead(queue, redis_server, 10_000)
 
