@@ -75,10 +75,11 @@ def test_what_a_killed_worker_held_is_run_by_another(
     project.assert_effects_once(jobs)
 
 
+@pytest.mark.parametrize("queue_type", ["quorum", pytest.param("classic", marks=pytest.mark.long)])
 def test_a_bomb_is_started_as_often_as_allowed_and_its_neighbours_are_done(
-    new_project: Callable[..., RabbitProject], rabbitmq_server: RabbitServer, rabbitmq_url: str
+    new_project: Callable[..., RabbitProject], rabbitmq_server: RabbitServer, rabbitmq_url: str, queue_type: str
 ) -> None:
-    project = new_project(rabbitmq_server)
+    project = new_project(rabbitmq_server, rabbitmq_queue_type=queue_type)
     [bomb] = project.enqueue("bomb", {"signal": "SIGKILL"}, max_attempts=3)
     neighbours = project.enqueue("quick", {"seconds": 0.5}, count=3, max_attempts=3)
     restart_until(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jfast_sync import connect
 from tests.contract.backends import unused_port
 from tests.integration.cli import TASKS, Project
 from tests.servers.rabbitmq import RabbitServer
@@ -81,6 +82,10 @@ def test_doctor_finds_a_policy_and_says_what_it_cannot_see(project: Project, rab
     )
     try:
         assert "overrides overflow" in project.run("doctor").out
+        with connect(project.folder) as jf:
+            health = jf.checks()["queue"]()
+        assert health.status == "degraded"
+        assert "overrides overflow" in health.detail
         listed = rabbitmq_server.control(*command.split()[1:])
         assert any(name in line and "drop-head" in line for line in listed.splitlines())
     finally:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jfast_sync.errors import UnavailableError
 from jfast_sync.ports import DeadFilter
 from jfast_sync.queues.rabbitmq import holding
 from jfast_sync.queues.rabbitmq.message import Stored
@@ -85,3 +86,16 @@ def test_readers_wait_for_each_other(rabbitmq_server: RabbitServer, rabbitmq_url
             time.sleep(0.3)  # the time for which somebody else holds them
         thread.join()
         assert seen == [ids] * 5
+
+
+def test_what_another_holds_for_long_is_not_taken_for_nothing(
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_ELSEWHERE", 0.2)
+    name = rabbitmq_server.new_name()
+    with opened(rabbitmq_server, name) as queue, opened(rabbitmq_server, name) as other:
+        assert other.dead(ALL, limit=5) == []
+        bury(queue, 5)
+        with queue._graveyard._held(lambda _letter: None), pytest.raises(UnavailableError, match="try again"):
+            other.dead(ALL, limit=5)
+        assert len(other.dead(ALL, limit=5)) == 5
