@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jfast_sync_cli.frame import Invocation, nearest
-from jfast_sync_cli.options import INSTANT, common_options, json_option, project_options
+from jfast_sync_cli.options import common_options, json_option, project_options
 from jfast_sync_cli.project import open_app
 from jfast_sync_cli.show import age, iso, print_json, print_table
 
@@ -28,6 +29,21 @@ _EFFECTS = {
 }
 
 
+class WallTime(click.ParamType[datetime]):
+    """A moment, or a wall clock's time: ISO 8601 with or without an offset."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time; write it as 2026-03-01T08:00, or with Z for UTC", param, ctx)
+
+
+WALL_TIME = WallTime()
+
+
 @click.group()
 @common_options
 def schedules() -> None:
@@ -39,7 +55,10 @@ def schedules() -> None:
 @project_options
 @click.pass_obj
 def list_schedules(invocation: Invocation, as_json: bool) -> None:
-    """List the schedules with their next tick, in local time and UTC, and the latest one that was claimed."""
+    """List the schedules.
+
+    With each one's next tick, in its zone's time and in UTC, and the latest tick that was claimed.
+    """
     with open_app(invocation) as app:
         declared = app.tasks.schedules()
         on = app.config.queue.scheduler
@@ -59,8 +78,8 @@ def list_schedules(invocation: Invocation, as_json: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
-@click.option("--from", "start", type=INSTANT, metavar="TIME", help="Ticks after this. [default: now]")
-@click.option("--to", "end", type=INSTANT, metavar="TIME", help="Ticks up to this.")
+@click.option("--from", "start", type=WALL_TIME, metavar="TIME", help="Ticks after this. [default: now]")
+@click.option("--to", "end", type=WALL_TIME, metavar="TIME", help="Ticks up to this.")
 @click.option("--limit", type=click.IntRange(1, 100_000), help="Show at most this many. [default: 10; with --to: 1000]")
 @json_option
 @project_options
@@ -68,10 +87,17 @@ def list_schedules(invocation: Invocation, as_json: bool) -> None:
 def preview(
     invocation: Invocation, name: str, start: datetime | None, end: datetime | None, limit: int | None, as_json: bool
 ) -> None:
-    """Show the next ticks of schedule NAME, and which of them a change of the clock moves or repeats."""
+    """Show the next ticks of a schedule.
+
+    And which of them a change of the clock moves or repeats. TIME is like 2026-03-29T02:30, on the clock of the
+    schedule's own zone; a date is its midnight. With Z or an offset it is an instant.
+    """
     with open_app(invocation) as app:
         schedule = _find(app, name)
-        after = start if start is not None else datetime.now(UTC)
+        after = _instant(schedule, start) if start is not None else datetime.now(UTC)
+        end = _instant(schedule, end) if end is not None else None
+        if end is not None and end < after:
+            raise click.UsageError(f"--to ({iso(end)}) lies before --from ({iso(after)})")
         most = limit if limit is not None else 10 if end is None else 1000
         ticks = list(_ticks(schedule, after, end, most + 1))
         shown = [_tick(schedule, tick) for tick in ticks[:most]]
@@ -96,7 +122,10 @@ def preview(
 @project_options
 @click.pass_obj
 def run(invocation: Invocation, name: str, as_json: bool) -> None:
-    """Queue a job of schedule NAME now and print its id; its ticks come as they would have."""
+    """Queue a job of a schedule now.
+
+    Prints the job's id. The schedule's ticks come as they would have.
+    """
     from jfast_sync.scheduler import tick_job
 
     with open_app(invocation) as app:
@@ -112,6 +141,18 @@ def run(invocation: Invocation, name: str, as_json: bool) -> None:
             print_json({"id": job_id, "task": schedule.task, "schedule": schedule.name})
         else:
             click.echo(job_id)
+
+
+def _instant(schedule: ScheduleDeclaration, moment: datetime) -> datetime:
+    """Return a moment in UTC; one without an offset is on the schedule's wall clock."""
+    if moment.utcoffset() is None:
+        from jfast_sync.schedules.zones import zone
+
+        moment = moment.replace(tzinfo=zone(_zone(schedule)))
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise click.UsageError(f"{moment} is outside the calendar") from None
 
 
 def _find(app: JFast, name: str) -> ScheduleDeclaration:
@@ -160,13 +201,15 @@ def _row(
 
 
 def _cells(row: dict[str, Any], now: datetime) -> tuple[object, ...]:
+    from jfast_sync.schedules import Every
+
     following = datetime.fromisoformat(row["next"])
     local = datetime.fromisoformat(row["next_local"])
     last = datetime.fromisoformat(row["last"]) if row["last"] is not None else None
     return (
         row["name"],
         row["task"] if row["known"] else f"{row['task']} (unknown here)",
-        row["cron"] or f"every {timedelta(seconds=row['every'])}",
+        row["cron"] or str(Every(timedelta(seconds=row["every"]))),
         row["timezone"],
         local.strftime(_LOCAL),
         following.strftime(_UTC),
@@ -177,10 +220,13 @@ def _cells(row: dict[str, Any], now: datetime) -> tuple[object, ...]:
 
 
 def _ticks(schedule: ScheduleDeclaration, after: datetime, end: datetime | None, most: int) -> Iterator[datetime]:
-    for number, tick in enumerate(schedule.recurrence().next_many(after)):
-        if number >= most or (end is not None and tick > end):
-            return
-        yield tick
+    from jfast_sync.errors import ScheduleError
+
+    with suppress(ScheduleError):  # the calendar ends with the year 9999
+        for number, tick in enumerate(schedule.recurrence().next_many(after)):
+            if number >= most or (end is not None and tick > end):
+                return
+            yield tick
 
 
 def _tick(schedule: ScheduleDeclaration, tick: datetime) -> dict[str, Any]:

@@ -14,6 +14,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(days=3660)
 
+_UNITS: Final = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": _SHORTEST}
+
 
 class Every:
     """Tick at every multiple of ``length`` since 1970-01-01T00:00Z, a Thursday.
@@ -42,7 +44,7 @@ class Every:
         return f"Every({self.length!r})"
 
     def __str__(self) -> str:
-        return f"every {self.length}"
+        return f"every {_spoken(self.length)}"
 
     def next(self, after: datetime) -> datetime:
         """Return the first tick strictly after an aware instant, in UTC.
@@ -61,6 +63,15 @@ class Every:
         while True:
             after = self.next(after)
             yield after
+
+
+def _spoken(length: timedelta) -> str:
+    """Write a length as ``90s``, ``5m``, ``1h30m`` or ``7d``."""
+    rest, parts = length, ""
+    for unit, size in _UNITS.items():
+        count, rest = divmod(rest, size)
+        parts += f"{count}{unit}" if count else ""
+    return parts if not rest else f"{length.total_seconds():g}s"
 
 
 def instant(value: datetime) -> datetime:

@@ -53,7 +53,7 @@ def test_the_list_says_when_each_is_next(project: Project) -> None:
     assert (beat["every"], beat["cron"], beat["timezone"], beat["catch_up"]) == (1.0, None, "UTC", False)
     assert report["where"].split(":")[-1].isdigit() and "modules/shop/tasks.py" in report["where"]
     shown = project.ok("schedules", "list")
-    assert "every 0:00:01" in shown.out and "never" in shown.out
+    assert "every 1s" in shown.out and "never" in shown.out
     assert "The scheduler is off here: set [plugin.queue] scheduler = true." in shown.err
     on = project.ok("schedules", "list", environ={"JFAST_QUEUE_SCHEDULER": "true"})
     assert "The scheduler is off" not in on.err
@@ -88,6 +88,25 @@ def test_a_preview_marks_what_the_clock_does(project: Project) -> None:
     nothing = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T00:00:00Z")
     assert project.ok("schedules", "preview", "shop.beat", *nothing).out == "No tick in that time.\n"
     assert not (project.folder / "jfast.db").exists()
+
+
+def test_times_of_a_preview_are_on_the_schedules_own_clock(project: Project) -> None:
+    def utc(*arguments: str) -> list[str]:
+        return [tick["utc"][:16] for tick in project.ok("schedules", "preview", *arguments, "--json").json]
+
+    assert utc("shop.report", "--from", "2025-03-29", "--to", "2025-03-31") == ["2025-03-29T01:30", "2025-03-30T01:30"]
+    assert utc("shop.report", "--from", "2025-07-01T02:30", "--limit", "1") == ["2025-07-02T00:30"]
+    assert utc("shop.report", "--from", "2025-07-01T02:30Z", "--limit", "1") == ["2025-07-02T00:30"]
+    assert utc("shop.report", "--from", "2025-07-01T00:29Z", "--limit", "1") == ["2025-07-01T00:30"]
+    for times, said in {
+        ("--from", "tomorrow"): "'tomorrow' is not a time; write it as 2026-03-01T08:00, or with Z for UTC",
+        ("--from", "2025-03-31", "--to", "2025-03-29"): "--to (2025-03-28T23:00:00+00:00) lies before --from",
+        ("--from", "9999-12-31T23:59-10:00"): "outside the calendar",
+    }.items():
+        refused = project.run("schedules", "preview", "shop.report", *times)
+        assert (refused.code, refused.out) == (6, "")
+        assert said in refused.err
+    assert utc("shop.beat", "--from", "9999-12-31T23:59:57") == ["9999-12-31T23:59"] * 2
 
 
 def test_a_run_by_hand_is_a_job_with_a_fresh_id(project: Project) -> None:

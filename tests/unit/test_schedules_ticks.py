@@ -104,3 +104,18 @@ def test_an_interval_before_the_epoch_and_at_the_calendars_end():
     )
     with pytest.raises(ScheduleError, match="a datetime can hold"):
         Every(timedelta(hours=1)).next(datetime.max.replace(tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("length", "spoken"),
+    [
+        (timedelta(seconds=1), "every 1s"),
+        (timedelta(seconds=90), "every 1m30s"),
+        (timedelta(minutes=5), "every 5m"),
+        (timedelta(hours=25), "every 1d1h"),
+        (timedelta(days=7), "every 7d"),
+        (timedelta(seconds=1.5), "every 1.5s"),
+    ],
+)
+def test_an_interval_says_its_length(length, spoken):
+    assert str(Every(length)) == spoken
