@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from datetime import timedelta
 
 import pytest
 
-from jfast_sync.errors import UnavailableError
-from jfast_sync.job import Job, new_id
 from jfast_sync.outcome import Done, Settlement
 from jfast_sync.queues.rabbitmq.cascade import DEFAULT
 from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+from tests.faults.rabbitmq_load import Publishers
 from tests.integration.rabbitmq_steps import EVERYTHING, opened, unless_away
 from tests.servers.rabbitmq import SETTLING_SECONDS, RabbitServer
 from tests.waiting import eventually
@@ -21,45 +17,6 @@ from tests.waiting import eventually
 LONGEST_DELAY = 6.0
 #: Downtime is what it is; on top of it come the broker's own second try (5 s, as the tests set it) and the machine.
 AFTER_DOWNTIME = 20.0
-
-
-class Publishers:
-    """Threads that enqueue jobs with delays spread over 0-6 s, in small batches; they retry like a careful client."""
-
-    def __init__(self, queue: RabbitQueue, count: int, longest: float) -> None:
-        self._longest = longest
-        self.confirmed: set[str] = set()
-        self._queue = queue
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, seed: int) -> None:
-        draw = random.Random(seed)
-        while not self._stop.is_set():
-            jobs = [
-                Job(
-                    task="t", id=new_id(), max_attempts=3,
-                    delay=timedelta(seconds=draw.uniform(0, self._longest)),
-                )
-                for _ in range(10)
-            ]  # fmt: skip
-            try:
-                ids = self._queue.enqueue(jobs)
-            except UnavailableError:
-                self._stop.wait(0.1)
-                continue
-            with self._lock:
-                self.confirmed.update(ids)
-            self._stop.wait(0.03)
-
-    def stop(self) -> set[str]:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        return self.confirmed
 
 
 def drain(queue: RabbitQueue, wanted: set[str], timeout: float) -> tuple[set[str], int]:

@@ -15,6 +15,7 @@ import pytest
 from jfast_sync.errors import UnavailableError
 from jfast_sync.loop import Deadline
 from jfast_sync.ports import DeadFilter
+from tests.faults.rabbitmq_load import Publishers
 from tests.process.rabbitmq_project import RabbitProject
 from tests.process.workers import WorkerProcess
 from tests.servers import Proxy
@@ -179,6 +180,41 @@ def test_one_long_job_lives_through_restarts_of_the_broker(
     project.drain("--threads", "2")
     assert project.starts()[job] == 1
     assert dead_ids(project) == []
+
+
+@pytest.mark.parametrize(("restarts", "confirmed"), [(1, 200), pytest.param(6, 2000, marks=pytest.mark.long)])
+def test_a_broker_that_dies_under_load_loses_and_doubles_no_effect(
+    new_project: Callable[..., RabbitProject], killable_rabbitmq: RabbitServer, postgres_dsn: str,
+    restarts: int, confirmed: int,
+) -> None:  # fmt: skip
+    project = new_project(killable_rabbitmq, dsn=postgres_dsn)
+    queue: Any = project.jfast.queue.backend
+    workers = [project.worker("--threads", "4") for _ in range(2)]
+    [warm] = project.enqueue("quick")
+    project.wait_for("end", [warm])
+    time.sleep(SETTLING_SECONDS)  # a queue that is younger may stay without a leader
+    # Every restart may look like a lapse to whichever worker is handed the other's job.
+    publishers = Publishers(queue, 2, 3.0, task="work.quick", attempts=restarts + 3)
+    try:
+        for number in range(restarts):
+            wanted = confirmed * (number + 1) // restarts
+            eventually(lambda: len(publishers.confirmed), 120, until=lambda count: count >= wanted)  # noqa: B023
+            killable_rabbitmq.stop() if number % 2 else killable_rabbitmq.kill()
+            killable_rabbitmq.start()
+    finally:
+        sent = list(publishers.stop())
+    up = time.monotonic()
+    project.wait_for_effects(sent, 60)
+    took = time.monotonic() - up
+    project.wait_until_empty()
+    effects, starts = project.store.effects(), project.starts()
+    again = sum(starts.values()) - len(starts)
+    print(f"\n{len(sent)} confirmed, {restarts} restarts: effects of all {took:.1f} s after; {again} started again")
+    assert {name: count for name, count in effects.items() if count != 1} == {}
+    assert dead_ids(project) == []
+    for worker in workers:
+        worker.terminate()
+    assert [worker.wait(15) for worker in workers] == [0, 0]
 
 
 def _unless_away(ask: Callable[[], Any]) -> Any:
