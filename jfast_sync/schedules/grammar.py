@@ -102,10 +102,9 @@ def parse(expression: str) -> Fields:
             f"{expression[:20]!r}; declare several schedules instead"
         )
     parts = _split(expression)
-    texts = [part.lower() for part in parts]
-    sets = [_values(text, field, expression) for text, field in zip(texts, _FIELDS, strict=True)]
+    sets = [_values(part, field, expression) for part, field in zip(parts, _FIELDS, strict=True)]
     minutes, hours, days, months, weekdays = sets
-    both_days = texts[2].startswith("*") or texts[4].startswith("*")
+    both_days = parts[2].startswith("*") or parts[4].startswith("*")
     days = _possible(days, months, needed=both_days, expression=expression)
     return Fields(minutes, hours, days, months, weekdays, both_days)
 
@@ -132,10 +131,11 @@ def _alias(text: str, expression: str) -> str:
 def _values(text: str, field: _Field, expression: str) -> frozenset[int]:
     values: set[int] = set()
     for item in text.split(","):
-        match = _ITEM.fullmatch(item)
+        match = _ITEM.fullmatch(item.lower())
         if match is None:
             _refuse(
-                expression, f"{field.name} {item[:40]!r}: {not_understood(item, field.name, field.low, field.high)}"
+                expression,
+                f"{field.name} {item[:40]!r}: {not_understood(item.lower(), field.name, field.low, field.high)}",
             )
         values.update(_item(item, match, field, expression))
     return _shared(frozenset(value % 7 for value in values) if field.top != field.high else frozenset(values))

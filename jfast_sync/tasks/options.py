@@ -180,7 +180,8 @@ def _check_jitter(jitter: object, where: str) -> None:
         return
     if not isinstance(jitter, timedelta) or not timedelta(0) <= jitter <= _LONGEST_JITTER:
         raise DeclarationError(
-            f"{where}: jitter must be a timedelta from nothing to {_LONGEST_JITTER.days} day, got {jitter!r:.80}"
+            f"{where}: jitter must be a timedelta like timedelta(minutes=5), up to {_LONGEST_JITTER.days} day, "
+            f"got {jitter!r:.80}"
         )
 
 

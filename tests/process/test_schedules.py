@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jfast_sync import Job
 from tests.process.fleet import SECOND, Fleet, assert_each_tick_once, between_ticks, fleet
 from tests.process.workers import WorkerProcess
 from tests.waiting import eventually
@@ -115,3 +116,34 @@ def test_after_a_time_without_anybody_one_tick_is_made_up_for(fleet: Fleet) -> N
     after = fleet.wait_for_ticks(2)
     made_up = after[len(before)]
     assert made_up >= before[-1] + 3 * SECOND  # the latest of those that were missed, and none before it
+
+
+@pytest.mark.parametrize("fleet", ["sqlite"], indirect=True)
+def test_a_draining_worker_leaves_no_tick_out(fleet: Fleet) -> None:
+    with (fleet.folder / "modules" / "work" / "tasks.py").open("a") as tasks:
+        tasks.write(HOLD)
+    worker = fleet.serve("jfast-sync", "worker", "--threads", "1", "--grace", "60")
+    worker.wait_for_log("starts: 1 threads", 30)
+    fleet.app.queue.enqueue(Job(task="hold"))
+    worker.wait_for_log("holding")
+    held_since = fleet.app.queue.inspect.jobs(task="hold")[0].job.created_at
+    worker.terminate()
+    worker.wait_for_log("stopping")
+    fleet.wait_for_ticks(3)
+    (fleet.folder / "release").touch()
+    assert worker.wait(15) == 0
+    # What waits in the queue now came while it held its only thread: every tick from then on.
+    ticks = fleet.ticks()
+    assert held_since is not None and ticks[0] <= held_since + 2 * SECOND
+    assert_each_tick_once(ticks, longest_gap=2 * SECOND)
+
+
+HOLD = """
+@task("hold")
+def hold(payload):
+    import time
+    from pathlib import Path
+    print("holding", flush=True)
+    while not Path("release").exists():
+        time.sleep(0.02)
+"""
