@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from redis import Redis
 from sqlalchemy import event
 
-from jfast_sync.ports import Claimed
+from jfast_sync.ports import Claimed, TickStore
 from jfast_sync.schedules import Every
 from jfast_sync.schedules.ticks import tick_id
+from jfast_sync.ticks.redis import RedisTickStore
 from jfast_sync.ticks.sql import SqlTickStore
 from tests.clock import FakeClock
 from tests.integration.scheduler_place import Place, on_postgres, place
@@ -126,10 +128,20 @@ def test_a_schedule_an_hour_away_costs_no_statement_for_twenty_five_seconds(plac
     assert scheduler.join(10)
 
 
-def test_a_clock_put_back_on_a_shared_database_fires_nothing_twice(sqlite_dsn: str) -> None:
-    place = Place(sqlite_dsn)
+def test_a_clock_put_back_an_hour_fires_nothing_twice(place: Place) -> None:
+    put_back_an_hour(place, place.store)
+
+
+def test_a_clock_put_back_an_hour_fires_nothing_twice_from_redis(sqlite_dsn: str, redis_url: str) -> None:
+    place, store = Place(sqlite_dsn), RedisTickStore(Redis.from_url(redis_url))
+    put_back_an_hour(place, store)
+    store.close()
+    place.close()
+
+
+def put_back_an_hour(place: Place, store: TickStore) -> None:
     clock = FakeClock()
-    store = SqlTickStore(place.queue.database, clock=clock)
+    store.now = clock.now  # type: ignore[method-assign]
     place.tasks.schedule("report", every=timedelta(minutes=1))
     scheduler = place.scheduler(store=store)
     scheduler._step()
@@ -147,4 +159,3 @@ def test_a_clock_put_back_on_a_shared_database_fires_nothing_twice(sqlite_dsn: s
     restarted._step()
     scheduler._step()
     assert len(place.jobs()) == 2
-    place.close()
