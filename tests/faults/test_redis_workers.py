@@ -340,6 +340,8 @@ def fail_over(project: RedisProject, servers: RedisPair, *, jobs: int) -> None:
     servers.replicate()
     servers.first.kill()
     workers.append(project.worker("--threads", "4"))  # one that sees the new master only
+    # Before that, the Sentinel has ended every connection to the new master.
+    eventually(lambda: servers.master() == servers.second.port, 30, what="the failover")
     project.look_at(servers.second.url)
     eventually(project.store.unfinished, 60, until=lambda left: left == 1, what="all but one", interval=0.1)
     project.open_gate("open")
