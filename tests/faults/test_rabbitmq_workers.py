@@ -182,7 +182,8 @@ def test_one_long_job_lives_through_restarts_of_the_broker(
     assert dead_ids(project) == []
 
 
-@pytest.mark.parametrize(("restarts", "confirmed"), [(1, 200), pytest.param(6, 2000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("restarts", "confirmed"), [(6, 2000)])
 def test_a_broker_that_dies_under_load_loses_and_doubles_no_effect(
     new_project: Callable[..., RabbitProject], killable_rabbitmq: RabbitServer, postgres_dsn: str,
     restarts: int, confirmed: int,
