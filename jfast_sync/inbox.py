@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from jfast_sync.context import current_tenant_id
 from jfast_sync.sql.failures import translated
+from jfast_sync.sql.joining import check_session, joined
 from jfast_sync.tasks.keys import typed_key
 
 if TYPE_CHECKING:
@@ -77,14 +78,14 @@ def claim_once(
 
     Raises:
         ValueError: an empty message id or consumer.
+        TypeError: ``session`` is no SQLAlchemy session.
+        UnsupportedError: the claim would not stand or fall with the session's commit (AUTOCOMMIT).
         LockTimeout: another transaction held the claim for longer than ``wait``; on PostgreSQL the session must be
             rolled back. It is an :class:`~jfast_sync.errors.UnavailableError`: trying again later helps.
     """
     if message_id is None:
         return True
-    with translated():
-        connection = session.connection()
-    return claim_on(connection, message_id, consumer=consumer, tenant_id=tenant_id, wait=wait)
+    return claim_on(joined(session), message_id, consumer=consumer, tenant_id=tenant_id, wait=wait)
 
 
 def claim_on(
@@ -103,6 +104,7 @@ def claimed(
     session: Session, message_id: Any, *, consumer: str, tenant_id: str | _Current | None = _Current.TENANT
 ) -> bool:
     """Say whether a message was claimed by a transaction that committed, or by this one."""
+    check_session(session)
     row = _row(message_id, consumer, tenant_id)
     with translated():
         return session.connection().execute(_FIND, row).first() is not None

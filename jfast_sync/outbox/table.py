@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from jfast_sync.outbox.dead import PAGE, DeadMessages, ids_json, message_of
 from jfast_sync.outbox.rows import Failure, Message, in_runs
 from jfast_sync.sql.failures import translated
+from jfast_sync.sql.joining import joined
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -64,7 +65,7 @@ class OutboxTable(DeadMessages):
     def insert(self, session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows in the session's transaction; one whose id is there already is left as it is."""
         with translated():
-            session.connection().execute(self._sql.insert, [self._with_now(dict(row)) for row in rows])
+            joined(session).execute(self._sql.insert, [self._with_now(dict(row)) for row in rows])
 
     def destination(self, session: Session, row_id: str) -> str | None:
         """Return where the row of this id goes to, None where there is none."""

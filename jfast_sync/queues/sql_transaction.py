@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 from jfast_sync.job import Job, Lease
 from jfast_sync.queues.sql_base import SqlTable
 from jfast_sync.queues.sql_rows import insertable
+from jfast_sync.sql.failures import translated
+from jfast_sync.sql.joining import joined
 from jfast_sync.sql.place import in_database
 from jfast_sync.sql.session import on_commit
 
@@ -25,11 +27,12 @@ class SqlTransactions(SqlTable):
     keep_done: float = 0.0
 
     def shares(self, session: Session) -> bool:
-        return in_database(session, self.database)
+        return in_database(session, self.database, any_schema=True)
 
     def enqueue_in(self, session: Session, jobs: Sequence[Job]) -> list[str]:
         rows = [insertable(job) for job in jobs]
-        stored = self._insert(session.connection(), rows)
+        with translated():
+            stored = self._insert(joined(session), rows)
         if stored:
             on_commit(session, self.notify)
         return stored

@@ -20,11 +20,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from jfast_sync.context import current_job
 from jfast_sync.errors import LeaseLostError, NotInJobError
 
-__all__ = ["DOOMED", "configure", "read_any_text", "shrink_log", "take_over"]
+__all__ = ["DOOMED", "configure", "ours", "read_any_text", "shrink_log", "take_over"]
 
 log = logging.getLogger(__name__)
 
 DOOMED: Final = "jfast_doomed"
+_OURS: Final = "jfast_controlled"
 _PENDING: Final = "jfast_savepoints"
 _READ: Final = re.compile(r"\s*(?:SELECT|VALUES|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
 _WITH: Final = re.compile(r"\s*WITH\b", re.IGNORECASE)
@@ -41,6 +42,11 @@ def take_over(engine: Engine) -> None:
     event.listen(engine, "commit", _end)
     event.listen(engine, "rollback", _end)
     event.listen(engine, "before_cursor_execute", _before, retval=True)
+
+
+def ours(connection: Connection) -> bool:
+    """Say whether the connection's present transaction is controlled from here."""
+    return _OURS in connection.info
 
 
 def configure(connection: Any, _entry: ConnectionPoolEntry, *, busy_timeout: float) -> None:
@@ -66,9 +72,11 @@ def read_any_text(connection: Any, _entry: ConnectionPoolEntry) -> None:
 
 def _begin(connection: Connection) -> None:
     connection.info[_PENDING] = []
+    connection.info[_OURS] = True
 
 
 def _end(connection: Connection) -> None:
+    connection.info.pop(_OURS, None)
     connection.info.pop(_PENDING, None)
     held = time.monotonic() - connection.info.pop(_SINCE, time.monotonic())
     if held > _LONG:
