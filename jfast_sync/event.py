@@ -140,6 +140,10 @@ def _check_instant(value: object) -> None:
         raise PayloadError(
             f"an event's occurred_at must be a datetime with a time zone, got {value!r:.80}; use datetime.now(UTC)"
         )
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise PayloadError(f"an event's occurred_at is outside of what a datetime can hold in UTC: {value}") from None
 
 
 def _check_trace(value: object) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from jfast_sync.errors import ConfigError, JFastError, PayloadError, UnavailableError, UnsupportedError
+from jfast_sync.errors import ConfigError, PayloadError, UnavailableError, UnsupportedError
+from jfast_sync.event import Event
 from jfast_sync.job import Job
 from jfast_sync.outbox.rows import EVENT, JOB, Failure, Message
 from jfast_sync.ports import EventBus, Publication, Queue
@@ -16,6 +17,7 @@ from jfast_sync.redact import error_text
 __all__ = ["Delivery", "Result"]
 
 T = TypeVar("T")
+Lane = tuple[str, str]
 
 _NO_QUEUE: Final = 'there is no queue to put the job into: add "queue" to [plugins] enabled'
 _NO_BUS: Final = (
@@ -107,13 +109,8 @@ class Delivery:
         if stop():
             result.unsent += [message for message, _ in events]
             return
-        publications = [Publication(topic=message.destination, event=event) for message, event in events]
-        answers: Sequence[Exception | None]
-        try:
-            answers = self._bus.send(publications)
-        except Exception as exc:
-            answers = [exc] * len(publications)
-        stuck: set[tuple[str, str]] = set()
+        answers = self._publish(events)
+        stuck: set[Lane] = set()
         for (message, _), answer in zip(events, answers, strict=True):
             if answer is None:
                 result.sent.append(message)
@@ -125,6 +122,30 @@ class Delivery:
                 if message.lane is not None and not result.failed[-1].final:
                     stuck.add(message.lane)
 
+    def _publish(self, events: Sequence[tuple[Message, Event]]) -> Sequence[Exception | None]:
+        """Send events; where the bus fails for all of them, find out which is at fault."""
+        if self._bus is None:
+            return []
+        try:
+            return self._bus.send([Publication(topic=message.destination, event=event) for message, event in events])
+        except UnavailableError as exc:
+            return [exc] * len(events)
+        except Exception as exc:
+            return [exc] if len(events) == 1 else self._publish_singly(events)
+
+    def _publish_singly(self, events: Sequence[tuple[Message, Event]]) -> list[Exception | None]:
+        answers: list[Exception | None] = []
+        stuck: dict[Lane, Exception] = {}
+        away: Exception | None = None
+        for message, event in events:
+            before = away or (stuck.get(message.lane) if message.lane is not None else None)
+            answer = before or self._publish([(message, event)])[0]
+            away = answer if isinstance(answer, UnavailableError) else away
+            if message.lane is not None and answer is not None and not isinstance(answer, _FINAL):
+                stuck[message.lane] = answer
+            answers.append(answer)
+        return answers
+
 
 def _decoded(
     messages: Sequence[Message], decode: Callable[[Message], T], result: Result, refusal: str | None
@@ -132,11 +153,13 @@ def _decoded(
     decoded: list[tuple[Message, T]] = []
     for message in messages:
         try:
-            if refusal is not None:
-                raise ConfigError(refusal)
-            decoded.append((message, decode(message)))
-        except JFastError as exc:
-            result.failed.append(_failure(message, exc))
+            if refusal is None:
+                decoded.append((message, decode(message)))
+                continue
+            error = error_text(ConfigError(refusal))
+        except Exception as exc:  # whatever a row holds, it must not hold back the others
+            error = error_text(exc)
+        result.failed.append(Failure(message=message, error=error, final=True))
     return decoded
 
 

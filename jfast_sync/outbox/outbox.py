@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.errors import PayloadError, UndeliverableEvent, UnsupportedError
@@ -16,6 +17,7 @@ from jfast_sync.outbox.rows import event_row, job_row
 from jfast_sync.outbox.table import OutboxTable
 from jfast_sync.payload import encode
 from jfast_sync.ports import SharesTransaction
+from jfast_sync.sql.joining import check_session
 from jfast_sync.sql.place import in_database
 from jfast_sync.sql.session import on_commit
 
@@ -84,13 +86,9 @@ class Outbox:
     def enqueue_many(self, session: Session, jobs: Iterable[Job]) -> list[str]:
         """Store many jobs in the session's transaction and return their ids, in order."""
         prepared = [self._queue.prepare(job) for job in jobs]
-        _check_session(session)
-        backend = self._queue.backend
-        if isinstance(backend, SharesTransaction) and backend.shares(session):
-            backend.enqueue_in(session, prepared)
-        elif prepared:
-            table = self._table_of(session)
-            self._write(session, table, [job_row(job, postgres=table.postgres) for job in prepared])
+        check_session(session)
+        if prepared:
+            self._place(session)(prepared)
         return [job.id for job in prepared]
 
     def publish(self, session: Session, topic: str, event: Event) -> str:
@@ -110,17 +108,21 @@ class Outbox:
             PayloadError: the event's data or the topic cannot be stored; nothing was written.
             UnsupportedError: neither the queue nor the outbox lives in the session's database.
         """
-        _check_session(session)
+        check_session(session)
         _check_topic(topic)
         checked = replace(event, data=encode(event.data, max_bytes=self._max_bytes))
         subscribers = self._tasks.subscribers(event.type)
         self._refuse_undeliverable(event.type, subscribers)
-        jobs = [_subscriber_job(task, topic, checked) for task in subscribers]
+        # All that may be refused is checked before the first claim: who catches the error may still commit.
+        jobs = [self._queue.prepare(_subscriber_job(task, topic, checked)) for task in subscribers]
+        place = self._place(session) if jobs else None
+        table = self._table_of(session) if self._has_bus else None
+        # In the order of the names, in every process: of two that publish this event one waits, they never deadlock.
         fresh = [job for job in jobs if claim_once(session, event.id, consumer=_PUBLISHED + job.task, tenant_id=None)]
-        if fresh:
-            self.enqueue_many(session, fresh)
-        if self._has_bus:
-            self._write_event(session, topic, checked)
+        if place is not None and fresh:
+            place(fresh)
+        if table is not None:
+            self._write_event(session, table, topic, checked)
         return event.id
 
     @contextmanager
@@ -146,8 +148,15 @@ class Outbox:
                 '"events" (Kafka) to [plugins] enabled if another service does'
             )
 
-    def _write_event(self, session: Session, topic: str, event: Event) -> None:
+    def _place(self, session: Session) -> Callable[[Sequence[Job]], object]:
+        """Return what stores prepared jobs in the session's transaction: in the queue, or else in the outbox."""
+        backend = self._queue.backend
+        if isinstance(backend, SharesTransaction) and backend.shares(session):
+            return partial(backend.enqueue_in, session)
         table = self._table_of(session)
+        return lambda jobs: self._write(session, table, [job_row(job, postgres=table.postgres) for job in jobs])
+
+    def _write_event(self, session: Session, table: OutboxTable, topic: str, event: Event) -> None:
         row_id = event.id
         known = table.destination(session, row_id)
         if known is not None and known != topic:  # the same event to another topic: a message of its own
@@ -190,8 +199,3 @@ def _subscriber_job(task: Task, topic: str, event: Event) -> Job:
 def _check_topic(topic: object) -> None:
     if not isinstance(topic, str) or not topic or len(topic) > _LONGEST_TOPIC or not topic.isprintable():
         raise PayloadError(f"a topic is 1 to {_LONGEST_TOPIC} printable characters, got {topic!r:.80}")
-
-
-def _check_session(session: object) -> None:
-    if not hasattr(session, "connection"):
-        raise TypeError(f"expected a SQLAlchemy session as the first argument, got {session!r:.80}")

@@ -44,11 +44,14 @@ class Message:
             PayloadError: the row cannot be read as one.
         """
         body = self._body()
+        payload = body.get("payload") or {}
+        if not isinstance(payload, dict):
+            raise PayloadError("the outbox row is not a job: its payload is not a JSON object")
         try:
             return Job(
                 id=self.id,
                 task=self.destination,
-                payload=body.get("payload") or {},
+                payload=payload,
                 max_attempts=int(body.get("max_attempts") or 3),
                 queue=body.get("queue") or "default",
                 priority=body.get("priority") or 0,
@@ -56,7 +59,7 @@ class Message:
                 tenant_id=self.tenant_id,
                 trace=body.get("trace") or None,
             )
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError, OverflowError) as exc:
             raise PayloadError(f"the outbox row is not a job: {exc}") from None
 
     def event(self) -> Event:

@@ -71,6 +71,7 @@ def test_it_is_frozen():
         ({"type": "x", "key": ""}, "key"),
         ({"type": "x", "key": 7}, "key"),
         ({"type": "x", "occurred_at": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001
+        ({"type": "x", "occurred_at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14)))}, "in UTC"),
         ({"type": "x", "trace": {"a": 1}}, "trace"),
         ({"type": "x", "trace": None}, "trace"),
     ],
