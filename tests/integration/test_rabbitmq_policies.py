@@ -35,8 +35,11 @@ def warnings(queue: RabbitQueue) -> list[str]:
     return list(queue.stats().warnings)
 
 
-def test_without_policies_nothing_is_said_and_nothing_stays(rabbitmq_server: RabbitServer, rabbitmq_url: str) -> None:
-    with opened(rabbitmq_server) as queue:
+@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+def test_without_policies_nothing_is_said_and_nothing_stays(
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, queue_type: str
+) -> None:
+    with opened(rabbitmq_server, queue_type=queue_type) as queue:
         prefix = queue.topology.names.prefix
         before = [name for name in rabbitmq_server.control("list_queues", "name").split() if name.startswith(prefix)]
         assert warnings(queue) == []
@@ -67,12 +70,15 @@ def test_a_delivery_limit_is_found(
         assert all("delivery-limit" in warning for warning in found)
 
 
+@pytest.mark.parametrize(
+    ("queue_type", "also"), [("quorum", {}), ("classic", {}), ("classic", {"overflow": "drop-head"})]
+)
 def test_a_length_limit_refuses_what_comes_and_drops_nothing(
-    rabbitmq_server: RabbitServer, rabbitmq_url: str, policy: Callable[..., None]
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, policy: Callable[..., None], queue_type: str, also: dict[str, str]
 ) -> None:
-    """The broker's default is to drop the oldest message without a word."""
-    with opened(rabbitmq_server) as queue:
-        policy(f"^{queue.topology.names.prefix}$", max_length=10)
+    """The broker's default is to drop the oldest message; on classic queues no policy brings that back."""
+    with opened(rabbitmq_server, queue_type=queue_type) as queue:
+        policy(f"^{queue.topology.names.prefix}$", max_length=10, **also)
         stored: list[str] = []
 
         def refused() -> bool:

@@ -23,7 +23,7 @@ __all__ = ["Policies"]
 _BOUND: Final = 1.0  # seconds for a trial: /ready waits for it
 _EVERY: Final = 600.0  # seconds between two trials
 _AGAIN: Final = 60.0  # seconds after one that came to no end
-_OVER: Final = 6  # messages put into a trial queue that holds one
+_OVER: Final = 10  # messages put into a trial queue that holds one
 _DELIVERIES: Final = 21  # one more than the limit a policy usually sets
 _EXPIRES_MS: Final = 60_000
 
@@ -67,6 +67,8 @@ class Policies:
         )
 
     def _tried(self) -> tuple[str, ...]:
+        if self._topology.queue_type == "classic":
+            return ()  # there, what is tried here cannot be overridden
         names, number = self._topology.names, secrets.randbelow(10**9) + 1000
         deadline = Deadline(_BOUND)
         connection = Connection(self._server, "policies")
@@ -95,7 +97,7 @@ def _try(connection: Connection, queue: str, shown: str, arguments: dict[str, An
             f"a policy on {shown} overrides overflow = reject-publish: jobs are lost when the broker restarts, or when "
             f"a queue is full; find it by `rabbitmqctl list_policies` or `list_operator_policies`"
         )
-    elif arguments["x-queue-type"] == "quorum" and (times := _handed_out(channel, queue, deadline)) < _DELIVERIES:
+    elif (times := _handed_out(channel, queue, deadline)) < _DELIVERIES:
         found.append(
             f"a policy on {shown} sets delivery-limit: a message is deleted after {times} deliveries, and reading dead "
             f"letters counts as one; find it by `rabbitmqctl list_policies` or `list_operator_policies`"
@@ -112,7 +114,7 @@ def _refuses(connection: Connection, channel: Channel, queue: str, confirms: lis
         channel.wait(lambda: len(confirms) > number, deadline)  # noqa: B023
         if confirms[-1].method.NAME == spec.Basic.Nack.NAME:
             return True
-        connection.pump(0.01)
+        connection.pump(0.02)
     return False
 
 
