@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from jfast_sync.tasks.registry import Registry
 
 __all__ = ["QueueClient"]
+
+log = logging.getLogger("jfast_sync.queue")
 
 _CHUNK: Final = 1000
 
@@ -69,7 +72,7 @@ class QueueClient:
         """
         prepared = self.prepare(job)
         self._ready()
-        self.backend.enqueue([prepared])
+        self.tell_known([prepared], len(self.backend.enqueue([prepared])))
         return prepared.id
 
     def enqueue_many(self, jobs: Iterable[Job], *, progress: Callable[[int], None] | None = None) -> list[str]:
@@ -82,10 +85,17 @@ class QueueClient:
         prepared = [self.prepare(job) for job in jobs]
         self._ready()
         for chunk in _chunks(prepared):
-            self.backend.enqueue(chunk)
+            self.tell_known(chunk, len(self.backend.enqueue(chunk)))
             if progress is not None:
                 progress(len(chunk))
         return [job.id for job in prepared]
+
+    def tell_known(self, jobs: Sequence[Job], stored: int) -> None:
+        """Log that some jobs were not stored, where so many were."""
+        if stored < len(jobs) == 1:
+            log.info("job %s of task %s was not stored: its id is there already", jobs[0].id, jobs[0].task)
+        elif stored < len(jobs):
+            log.info("%d of %d jobs were not stored: their ids are there already", len(jobs) - stored, len(jobs))
 
     def stats(self) -> Stats:
         """Count jobs by state; never scans the table."""

@@ -6,14 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.errors import PayloadError, UndeliverableEvent, UnsupportedError
 from jfast_sync.event import Event, subscriber_job_id
 from jfast_sync.inbox import claim_once
 from jfast_sync.job import Job
-from jfast_sync.outbox.rows import event_row, job_row
+from jfast_sync.outbox.rows import EVENT, JOB, event_row, job_row
 from jfast_sync.outbox.table import OutboxTable
 from jfast_sync.payload import encode
 from jfast_sync.ports import SharesTransaction
@@ -148,24 +147,39 @@ class Outbox:
                 '"events" (Kafka) to [plugins] enabled if another service does'
             )
 
-    def _place(self, session: Session) -> Callable[[Sequence[Job]], object]:
+    def _place(self, session: Session) -> Callable[[Sequence[Job]], None]:
         """Return what stores prepared jobs in the session's transaction: in the queue, or else in the outbox."""
         backend = self._queue.backend
         if isinstance(backend, SharesTransaction) and backend.shares(session):
-            return partial(backend.enqueue_in, session)
+            return lambda jobs: self._queue.tell_known(jobs, len(backend.enqueue_in(session, jobs)))
         table = self._table_of(session)
-        return lambda jobs: self._write(session, table, [job_row(job, postgres=table.postgres) for job in jobs])
+        return lambda jobs: self._write_jobs(session, table, jobs)
+
+    def _write_jobs(self, session: Session, table: OutboxTable, jobs: Sequence[Job]) -> None:
+        stored = self._write(session, table, [job_row(job, postgres=table.postgres) for job in jobs])
+        if stored < len(jobs):  # a job whose id an event has gets a row of another id; the job keeps its own
+            taken = {
+                row_id for row_id, (kind, _) in table.find(session, [job.id for job in jobs]).items() if kind != JOB
+            }
+            beside = [(job, _derived(f"{JOB}/{job.id}")) for job in jobs if job.id in taken]
+            rows = [job_row(job, postgres=table.postgres, row_id=row_id) for job, row_id in beside]
+            stored += self._write(session, table, rows) if rows else 0
+        self._queue.tell_known(jobs, stored)
 
     def _write_event(self, session: Session, table: OutboxTable, topic: str, event: Event) -> None:
-        row_id = event.id
-        known = table.destination(session, row_id)
-        if known is not None and known != topic:  # the same event to another topic: a message of its own
-            row_id = hashlib.sha256(f"{event.id}@{topic}".encode()).hexdigest()[:32]
-        self._write(session, table, [event_row(event, topic, row_id=row_id)])
+        if self._write(session, table, [event_row(event, topic, row_id=event.id)]):
+            return
+        if table.find(session, [event.id]).get(event.id) != (
+            EVENT,
+            topic,
+        ):  # to another topic, or a job's id: a row of its own
+            self._write(session, table, [event_row(event, topic, row_id=_derived(f"{event.id}@{topic}"))])
 
-    def _write(self, session: Session, table: OutboxTable, rows: Sequence[dict[str, Any]]) -> None:
-        table.insert(session, rows)
-        on_commit(session, self._wake)
+    def _write(self, session: Session, table: OutboxTable, rows: Sequence[dict[str, Any]]) -> int:
+        stored = table.insert(session, rows)
+        if stored:
+            on_commit(session, self._wake)
+        return stored
 
     def _table_of(self, session: Session) -> OutboxTable:
         backend = self._queue.backend.backend
@@ -194,6 +208,11 @@ def _subscriber_job(task: Task, topic: str, event: Event) -> Job:
         tenant_id=event.tenant_id,
         trace=dict(event.trace) or None,
     )
+
+
+def _derived(text: str) -> str:
+    """Return the id of a row beside the one that has its message's id."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _check_topic(topic: object) -> None:

@@ -49,7 +49,7 @@ class Message:
             raise PayloadError("the outbox row is not a job: its payload is not a JSON object")
         try:
             return Job(
-                id=self.id,
+                id=body.get("id") or self.id,
                 task=self.destination,
                 payload=payload,
                 max_attempts=int(body.get("max_attempts") or 3),
@@ -117,8 +117,11 @@ class OutboxStats:
     cap: int = 0
 
 
-def job_row(job: Job, *, postgres: bool) -> dict[str, Any]:
-    """Return the row of a prepared job; what the sibling's relay reads, and two keys it does not know."""
+def job_row(job: Job, *, postgres: bool, row_id: str | None = None) -> dict[str, Any]:
+    """Return the row of a prepared job; what the sibling's relay reads, and keys it does not know.
+
+    ``row_id``: the row's id where it is not the job's.
+    """
     body = {
         "payload": job.payload,
         "max_attempts": job.max_attempts,
@@ -126,8 +129,10 @@ def job_row(job: Job, *, postgres: bool) -> dict[str, Any]:
         "queue": job.queue,
         "priority": job.priority,
     }
+    if row_id is not None:
+        body["id"] = job.id
     return {
-        **_row(job.id, JOB, job.task, body),
+        **_row(row_id or job.id, JOB, job.task, body),
         "request_id": job.request_id,
         "tenant_id": job.tenant_id,
         "due": job.available_at if postgres or job.available_at is None else micros(job.available_at),

@@ -18,7 +18,7 @@ class Statements:
     """One dialect's statements, each with its parameters beside it."""
 
     insert: TextClause  # :id, :kind, :destination, :payload, :message_key, :request_id, :tenant_id, :due, :delay
-    destination: TextClause  # :id
+    find: TextClause  # :ids
     due: TextClause  # :limit
     lock: TextClause  # SQLite: take the only write lock before the look that decides
     heads: TextClause  # PostgreSQL :batch of keys, each with how many; SQLite :destination, :message_key, :limit
@@ -94,7 +94,7 @@ _SOURCES: Final = {
         ":tenant_id, 'pending', 0, {now}, coalesce(w.due, {now}), w.due FROM (SELECT coalesce({due_in}, "
         "CASE WHEN {number} IS NOT NULL THEN {in_delay} END) AS due) AS w WHERE true ON CONFLICT (id) DO NOTHING"
     ),
-    "destination": f"SELECT kind, destination FROM {TABLE} WHERE id = :id",
+    "find": f"SELECT id, kind, destination FROM {TABLE} WHERE id IN {{ids}}",
     "lock": f"UPDATE {TABLE} SET held = held WHERE id IS NULL",
     "due": (
         f"SELECT {_COLUMNS}, {{size}} AS size FROM {TABLE} WHERE status = 'pending' AND held = 0 "

@@ -62,16 +62,17 @@ class OutboxTable(DeadMessages):
 
     # --- writing, in the caller's transaction ----------------------------------------------------------------
 
-    def insert(self, session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows in the session's transaction; one whose id is there already is left as it is."""
+    def insert(self, session: Session, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Write rows in the session's transaction; return how many: one whose id is there already is left as it is."""
         with translated():
-            joined(session).execute(self._sql.insert, [self._with_now(dict(row)) for row in rows])
+            written = joined(session).execute(self._sql.insert, [self._with_now(dict(row)) for row in rows])
+            return written.rowcount
 
-    def destination(self, session: Session, row_id: str) -> str | None:
-        """Return where the row of this id goes to, None where there is none."""
+    def find(self, session: Session, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return the kind and destination of the rows that have one of these ids."""
         with translated():
-            found = session.connection().execute(self._sql.destination, {"id": row_id}).first()
-        return None if found is None else str(found.destination)
+            found = session.connection().execute(self._sql.find, {"ids": ids_json(ids)}).all()
+        return {row.id: (row.kind, row.destination) for row in found}
 
     # --- a relay's work --------------------------------------------------------------------------------------
 

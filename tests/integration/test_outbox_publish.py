@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from sqlalchemy import text
 
 from jfast_sync.buses.recording import RecordingBus
 from jfast_sync.errors import PayloadError, UnsupportedError
 from jfast_sync.events import Event, subscribe
+from jfast_sync.job import Job
 from jfast_sync.sql.engine import Database
 from jfast_sync.tasks.registry import isolated
 from tests.integration.outbox_support import opened, relay_of
@@ -67,3 +70,40 @@ def test_a_session_elsewhere_is_refused_before_anything_is_claimed(jf, tmp_path)
             jf.outbox.publish(session, "orders", Event(type="order.placed"))
         assert session.execute(text("SELECT count(*) FROM jfast_inbox")).scalar() == 0
     elsewhere.dispose()
+
+
+@pytest.mark.parametrize("first", ["job", "event"])
+def test_a_job_and_an_event_of_one_id_both_exist_once(jf, queue, first):
+    def enqueue(session):
+        assert jf.outbox.enqueue(session, Job(task="t", id="order-1", payload={"n": 1})) == "order-1"
+
+    def publish(session, topic="t"):
+        jf.outbox.publish(session, topic, Event(type="order.shipped", id="order-1"))
+
+    steps = [enqueue, publish] if first == "job" else [publish, enqueue]
+    for _ in range(2):
+        with jf.session() as session:
+            for step in steps:
+                step(session)
+        relay_all(jf)
+    with jf.session() as session:
+        publish(session, topic="another")
+    relay_all(jf)
+
+    assert queue.given == ["order-1"]
+    assert queue.find("order-1").job.payload == {"n": 1}
+    assert [(sent.topic, sent.event.id) for sent in jf.bus.sent] == [("t", "order-1"), ("another", "order-1")]
+
+
+def test_an_enqueue_that_stored_nothing_is_logged(jf, queue, caplog):
+    with caplog.at_level(logging.INFO, "jfast_sync"):
+        for _ in range(2):
+            with jf.session() as session:
+                jf.outbox.enqueue_many(session, [Job(task="t", id="a")])
+        for _ in range(2):
+            jf.queue.enqueue_many([Job(task="t", id="b"), Job(task="t", id="c")])
+
+    assert [record.message for record in caplog.records] == [
+        "job a of task t was not stored: its id is there already",
+        "2 of 2 jobs were not stored: their ids are there already",
+    ]
