@@ -20,6 +20,7 @@ class Statements:
     insert: TextClause  # :id, :kind, :destination, :payload, :message_key, :request_id, :tenant_id, :due, :delay
     find: TextClause  # :ids
     due: TextClause  # :limit
+    sizes: TextClause  # :ids
     lock: TextClause  # SQLite: take the only write lock before the look that decides
     heads: TextClause  # PostgreSQL :batch of keys, each with how many; SQLite :destination, :message_key, :limit
     blockers: TextClause  # :ids
@@ -95,6 +96,7 @@ _SOURCES: Final = {
         "CASE WHEN {number} IS NOT NULL THEN {in_delay} END) AS due) AS w WHERE true ON CONFLICT (id) DO NOTHING"
     ),
     "find": f"SELECT id, kind, destination FROM {TABLE} WHERE id IN {{ids}}",
+    "sizes": f"SELECT id, octet_length({{payload_out}}) AS size FROM {TABLE} WHERE id IN {{ids}}",
     "lock": f"UPDATE {TABLE} SET held = held WHERE id IS NULL",
     "due": (
         f"SELECT {_COLUMNS}, {{size}} AS size FROM {TABLE} WHERE status = 'pending' AND held = 0 "

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Leased", "OutboxTable"]
 
 Lane = tuple[str, str]
-_MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads, as stored, in one relay's hands
+_MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads in one relay's hands, and in one call of a broker
+_SQUEEZED: Final = 100  # how much smaller PostgreSQL stores what compresses best
+_MEASURED: Final = 4  # rows, at least, whose sizes are asked for in one statement
 _KEYS_SWEPT: Final = 50
 _LONGEST_LEASE: Final = 300.0  # seconds; a retry's delay may be as long
 _FIRST: Final = ("", "")
@@ -93,7 +95,7 @@ class OutboxTable(DeadMessages):
         rows = self._run(connection, self._sql.due, limit=limit)
         if not rows:
             return Leased(pause=self._next_due(connection))
-        met = [message_of(row) for row in _fitting(rows)]
+        met = [message_of(row) for row in self._fitting(connection, rows)]
         runs = in_runs(met)
         ready = [message for message in met if message.lane is None]
         held = 0
@@ -112,6 +114,25 @@ class OutboxTable(DeadMessages):
         # In the order of `ready`, where a run follows its sequence; the rows came as they were due.
         messages = [replace(message, body=bodies[message.id]) for message in ready if message.id in bodies]
         return Leased(messages=messages, token=token, looked_at=len(rows), held=held)
+
+    def _fitting(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Return as many rows as may be in memory together, one at least; they came with their sizes as stored."""
+        total, taken = 0, 0
+        while taken < len(rows):
+            part = _possibly(rows[taken:])
+            for size in self._sizes(connection, part):
+                total += size
+                if taken and total > _MOST_BYTES:
+                    return rows[:taken]
+                taken += 1
+        return rows
+
+    def _sizes(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> list[int]:
+        if not self.postgres or sum(row["size"] for row in rows) * _SQUEEZED <= _MOST_BYTES:
+            return [row["size"] for row in rows]
+        found = self._run(connection, self._sql.sizes, ids=ids_json(row["id"] for row in rows))
+        sizes = {row["id"]: row["size"] for row in found}
+        return [sizes[row["id"]] for row in rows]
 
     def _heads(self, connection: Connection, lanes: Mapping[Lane, int]) -> dict[Lane, list[dict[str, Any]]]:
         """Return the oldest pending rows of each key, so many each, in their order."""
@@ -236,16 +257,14 @@ class OutboxTable(DeadMessages):
         return bool(found)
 
 
-def _fitting(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return as many rows as may be in memory together, one at least."""
-    taken: list[Mapping[str, Any]] = []
+def _possibly(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Return the first rows, as many as are small together even if compressed; to measure a row is to unpack it."""
     total = 0
-    for row in rows:
-        total += row["size"]
-        if taken and total > _MOST_BYTES:
-            break
-        taken.append(row)
-    return taken
+    for number, row in enumerate(rows):
+        total += row["size"] * _SQUEEZED
+        if number >= _MEASURED and total > 2 * _MOST_BYTES:
+            return rows[:number]
+    return rows
 
 
 def _unbroken(run: Sequence[Message], heads: Sequence[Mapping[str, Any]]) -> int:

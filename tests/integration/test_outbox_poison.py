@@ -79,3 +79,29 @@ def test_an_event_that_a_bus_raises_for_fails_alone(opened_app):
     assert [sent.event.id for sent in jf.bus.sent] == ["a0", "b0", "b1", "b2"]
     stats = jf.messages.stats()
     assert (stats.pending, stats.failing, stats.last_error) == (2, 1, "RuntimeError: cannot be encoded")
+
+
+def test_what_one_relay_holds_is_bounded_by_the_size_of_the_payloads(opened_app):
+    jf, _ = opened_app
+    with jf.session() as session:
+        for number in range(12):  # they are stored at about a hundredth of their size
+            jf.outbox.enqueue(session, Job(task="t", id=f"{number:02}", payload={"x": "a" * 1_000_000}))
+
+    batches = []
+    while count := len((leased := jf.messages.lease(100, 60.0)).messages):
+        batches.append(count)
+        jf.messages.mark(leased.token, sent=leased.messages)
+
+    assert batches == [4, 4, 4]
+
+
+def test_a_row_larger_than_the_bound_is_leased_alone(opened_app):
+    jf, _ = opened_app
+    with jf.session() as session:
+        session.execute(
+            text("INSERT INTO jfast_outbox (id, kind, destination, payload) VALUES (:id, 'job', 't', '{}')"),
+            [{"id": "a"}, {"id": "b"}],
+        )
+        session.execute(text('UPDATE jfast_outbox SET payload = \'{"x": "' + "a" * 5_000_000 + "\"}'"))
+
+    assert [len(jf.messages.lease(100, 60.0).messages) for _ in range(3)] == [1, 1, 0]
