@@ -75,7 +75,7 @@ class Database:
             forms.require_driver(url)
             self.engine, self.control = own_engines(url, pool_size, pgbouncer, application_name)
         else:
-            self.engine, self.control = given_engines(dsn)
+            self.engine, self.control = given_engines(dsn, pgbouncer)
         ownership.watch(self.engine)
         self.dialect: str = self.engine.dialect.name
         self.path: str | None = None

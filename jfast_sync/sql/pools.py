@@ -16,6 +16,7 @@ from jfast_sync.sql import sqlite_file, sqlite_transactions
 from jfast_sync.sql.failures import sqlstate
 from jfast_sync.sql.ownership import refuse_autocommit
 from jfast_sync.sql.sqlite_guard import GuardedConnection
+from jfast_sync.sql.tenants import POOLED
 
 __all__ = ["check_sqlite", "given_engines", "own_engines"]
 
@@ -49,7 +50,12 @@ def own_engines(url: URL, size: int | None, pgbouncer: bool, name: str) -> tuple
             arguments["prepare_threshold"] = None
     make = partial(create_engine, url, poolclass=QueuePool, pool_use_lifo=True, hide_parameters=True, pool_timeout=30)
     # A size that was asked for is kept to; the default may grow under load.
-    sessions = make(pool_size=size or _SESSIONS, max_overflow=0 if size else _SESSIONS, connect_args=arguments)
+    sessions = make(
+        pool_size=size or _SESSIONS,
+        max_overflow=0 if size else _SESSIONS,
+        connect_args=arguments,
+        execution_options={POOLED: pgbouncer},
+    )
     if url.get_backend_name() == "postgresql" and not pgbouncer:
         # A plan made for an empty queue must not stay when it is full: the queue's statements go by their indexes.
         given = str(url.query.get("options", ""))
@@ -69,7 +75,7 @@ def own_engines(url: URL, size: int | None, pgbouncer: bool, name: str) -> tuple
     return sessions, control
 
 
-def given_engines(engine: Engine) -> tuple[Engine, Engine]:
+def given_engines(engine: Engine, pgbouncer: bool) -> tuple[Engine, Engine]:
     if engine.dialect.name not in ("postgresql", "sqlite"):
         raise ConfigError(f"the engine is for {engine.dialect.name!r}; jfast-sync works on PostgreSQL and SQLite")
     if isinstance(engine.pool, (StaticPool, SingletonThreadPool)) or (
@@ -79,7 +85,7 @@ def given_engines(engine: Engine) -> tuple[Engine, Engine]:
     refuse_autocommit(engine)
     # A pool of its own made the same way: the user's connect_args, events and prepare_threshold hold in it as well.
     control = create_engine(engine.url, pool=engine.pool.recreate(), hide_parameters=True)
-    return engine.execution_options(), control
+    return engine.execution_options(**{POOLED: pgbouncer}), control
 
 
 def check_sqlite() -> None:

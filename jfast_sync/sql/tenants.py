@@ -3,6 +3,11 @@
 It is set for one transaction and gone with it, so a pooled connection never carries it on, and set at every begin,
 so a session that commits and goes on is never without it. Without a tenant it is the empty text, not unset: a value
 that an earlier transaction, or the role's own defaults, left on the connection must not count.
+
+The same statement makes the role the one that the connection began with, since policies go by the role as well, and a
+``SET ROLE`` that nobody took back travels with the connection. That is not always the role that signed in: an engine's
+options or its connect events may have set another. So it is what the role is when the connection is met first, and
+behind a pooler, whose server connections others had before, what the server says it began with.
 """
 
 from __future__ import annotations
@@ -20,15 +25,20 @@ from jfast_sync.sql.failures import translated
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["SETTING", "begin_as", "check", "flaw", "work_as"]
+__all__ = ["POOLED", "SETTING", "begin_as", "check", "flaw", "work_as"]
 
 log = logging.getLogger(__name__)
 
 SETTING: Final = "jfast.tenant_id"
+POOLED: Final = "jfast_pooled"  # an engine's option: the server's connections are shared with other clients
 _TENANT: Final = "jfast_tenant"
 _UNPROTECTED: Final = "[plugin.database] rls = true, but no table has row-level security: nothing keeps tenants apart"
 _SHOWN: Final = 5  # tables named in one message
-_SET: Final = text(f"SELECT set_config('{SETTING}', :tenant, true)")
+_ROLE_AT_FIRST: Final = "jfast_role"
+_SET: Final = f"SELECT set_config('{SETTING}', :tenant, true)"
+_MEET: Final = text(f"{_SET}, current_setting('role')")
+_RETURN: Final = text(f"{_SET}, set_config('role', :role, true)")
+_RESET: Final = text(f"{_SET}, set_config('role', (SELECT reset_val FROM pg_settings WHERE name = 'role'), true)")
 _ROLE: Final = text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
 #: Protected tables, and whether the role passes by their policies: it owns them, or is a member of who does.
 _TABLES: Final = text(
@@ -40,8 +50,17 @@ _TABLES: Final = text(
 
 
 def begin_as(connection: Connection, tenant_id: str | None) -> None:
-    """Make the connection's transaction, which has begun, that of a tenant; of nobody when it is None or empty."""
-    connection.execute(_SET, {"tenant": tenant_id or ""})
+    """Make the connection's transaction, which has begun, that of a tenant; of nobody when it is None or empty.
+
+    The role becomes the one that the connection began with.
+    """
+    given = {"tenant": tenant_id or ""}
+    if connection.get_execution_options().get(POOLED):
+        connection.execute(_RESET, given)
+    elif (role := connection.info.get(_ROLE_AT_FIRST)) is not None:
+        connection.execute(_RETURN, {**given, "role": role})
+    else:
+        connection.info[_ROLE_AT_FIRST] = connection.execute(_MEET, given).one()[1]
 
 
 def work_as(session: Session, tenant_id: str | None) -> None:
