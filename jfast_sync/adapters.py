@@ -245,13 +245,11 @@ def tick_store(config: Config, primary: Database | None) -> TickStore:
             )
         return SqlTickStore(primary)
     if config.tick_store == "cache":
-        from jfast_sync.queues.redis.connect import pool
+        from jfast_sync.queues.redis.connect import client, pool
         from jfast_sync.ticks.redis import RedisTickStore
 
         connections = pool(config.cache.url, max_connections=_TICK_CONNECTIONS, tls=_redis_tls(config))
-        from redis import Redis
-
-        return RedisTickStore(Redis(connection_pool=connections), key_prefix=config.cache.key_prefix)
+        return RedisTickStore(client(connections), key_prefix=config.cache.key_prefix)
     from jfast_sync.ticks.memory import MemoryTickStore
 
     return MemoryTickStore()

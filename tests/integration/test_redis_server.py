@@ -1,4 +1,4 @@
-"""The Redis queue on servers of every kind: TLS, Sentinel, a cluster, full of dead letters, without persistence."""
+"""The Redis queue on servers of every kind: TLS, Sentinel, full of dead letters, without persistence."""
 
 from __future__ import annotations
 
@@ -70,24 +70,6 @@ def all_ways(queue: RedisQueue) -> None:
     queue.record({"t": 1}, {})
     stats = queue.stats()
     assert (stats.ready, stats.delayed, stats.running, stats.dead) == (12, 0, 7, 0)
-
-
-def test_a_cluster_finds_every_key_declared_and_in_one_slot(
-    special: Callable[..., RedisServer], redis_server: RedisServer
-):
-    old = redis_server.command("INFO", "server")["redis_version"] < "7"  # its second port is 10,000 above the first
-    server = special(cluster_enabled="yes", **({} if old else {"cluster_port": str(free_port())}))
-    server.command("CLUSTER", "ADDSLOTS", *range(16384))
-    eventually(lambda: b"cluster_state:ok" in _text(server.command("CLUSTER", "INFO")), what="the cluster to be up")
-    queue = RedisQueue(server.url, key_prefix="app:", keep_done=100.0)
-    all_ways(queue)
-    queue.close()
-
-
-def _text(answer: Any) -> bytes:
-    if isinstance(answer, dict):
-        return "\n".join(f"{name}:{value}" for name, value in answer.items()).encode()
-    return answer if isinstance(answer, bytes) else str(answer).encode()
 
 
 def test_two_queues_on_one_server_do_not_meet(redis_url: str):

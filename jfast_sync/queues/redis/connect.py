@@ -12,7 +12,7 @@ from jfast_sync.redact import mask_dsn
 if TYPE_CHECKING:
     from redis import ConnectionPool
 
-__all__ = ["LONGEST_BLOCK", "pool"]
+__all__ = ["LONGEST_BLOCK", "client", "pool"]
 
 #: The longest a blocking command waits (seconds); a lost wake-up is made good after this long.
 LONGEST_BLOCK: Final = 1.0
@@ -36,7 +36,6 @@ def pool(url: str, *, max_connections: int, tls: Mapping[str, str]) -> Connectio
         ConfigError: the URL cannot be read.
     """
     try:
-        import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as exc:
@@ -58,11 +57,20 @@ def pool(url: str, *, max_connections: int, tls: Mapping[str, str]) -> Connectio
         if scheme == "unix":
             del options["socket_keepalive"]
         secure = dict(tls) if scheme == "rediss" else {}
-        made = redis.BlockingConnectionPool.from_url(url, timeout=_FREE_CONNECTION, **options, **secure)
+        from jfast_sync.queues.redis.cluster import NodePool
+
+        made = NodePool.from_url(url, timeout=_FREE_CONNECTION, **options, **secure)
         made.connection_kwargs["retry"] = options["retry"]  # whatever the URL's query says
         return made
     except ValueError as exc:
         raise ConfigError(f"[plugin.cache] url = {mask_dsn(url)!r} cannot be read: {exc}") from None
+
+
+def client(connections: ConnectionPool) -> Any:
+    """Return a client on a pool; it follows a cluster to the node that has the keys."""
+    from jfast_sync.queues.redis.cluster import NodeClient
+
+    return NodeClient(connection_pool=connections)
 
 
 def _sentinel_pool(secure: bool, rest: str, options: dict[str, Any], tls: Mapping[str, str]) -> ConnectionPool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from jfast_sync.errors import UnavailableError
-from jfast_sync.queues.redis.connect import pool
+from jfast_sync.queues.redis.connect import client, pool
 from jfast_sync.queues.redis.keys import Keys, Lane
 from jfast_sync.queues.redis.lua import Script
 
@@ -52,9 +52,7 @@ class RedisStore:
         self._fixed = [key.encode() for key in self.keys.fixed]
         self.visibility_timeout = visibility_timeout
         self._pool = pool(url, max_connections=max_connections, tls=tls)
-        from redis import Redis
-
-        self._redis: Any = Redis(connection_pool=self._pool)
+        self._redis: Any = client(self._pool)
         self._lanes: tuple[Lane, ...] = ()
         self._version = "0"
         self._failing_since: float | None = None
