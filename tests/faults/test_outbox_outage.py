@@ -14,6 +14,9 @@ from sqlalchemy import text
 from jfast_sync.config import load_config
 from jfast_sync.core import JFast
 from jfast_sync.job import Job
+from jfast_sync.messaging import delivery
+from jfast_sync.outbox.relay import Relay, RelayOptions
+from jfast_sync.outbox.table import OutboxTable
 from jfast_sync.tasks import TaskSession
 from jfast_sync.tasks.registry import Registry, isolated
 from tests.servers.rabbitmq import SETTLING_SECONDS
@@ -106,6 +109,28 @@ def test_a_server_away_under_load(opened, server, effects, seconds):
     )
     assert effects() == Counter(ids)
     assert jf.messages.stats().dead == 0
+
+
+def test_a_server_killed_between_send_and_mark(opened, server, effects):
+    """What it has taken is marked as sent and never sent again: it has to be there when the server is back."""
+    jf = opened
+    if server.title == "RabbitMQ":
+        time.sleep(SETTLING_SECONDS)  # a queue that is younger may stay without a leader
+
+    class Killing(OutboxTable):
+        def mark(self, *args, **options):
+            server.kill()
+            return super().mark(*args, **options)
+
+    ids = write(jf, 300)
+    assert Relay(Killing(jf.database), delivery(jf), RelayOptions(batch_size=200)).run_once() == 200
+    assert jf.messages.stats().published == 200
+    server.start()
+
+    jf.start_worker(threads=2, grace=1.0)
+    eventually(lambda: len(effects()), 90, until=lambda count: count >= len(ids), what="every job", interval=0.1)
+    eventually(jf.messages.stats, until=lambda stats: stats.published == 300)
+    assert effects() == Counter(ids)
 
 
 def test_from_commit_to_start(opened, server):
