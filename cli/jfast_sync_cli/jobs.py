@@ -25,7 +25,7 @@ __all__ = ["jobs"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PAGE = 500
+_PAGE: Final = 10_000  # RabbitMQ reads all dead letters for every page
 
 _NOUN: Final = "dead letter"
 _NONE: Final = "No dead letters match."
