@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from jfast_sync.errors import UnavailableError
 from jfast_sync.sql import sqlite_transactions
@@ -58,15 +59,33 @@ def on_commit(session: Session, bell: Callable[[], None]) -> None:
 
 def ring_after(session: Session) -> None:
     """Call what :func:`on_commit` noted; the commit has happened."""
-    for bell in session.info.pop(_BELLS, {}).values():
-        bell()
+    _ring(session.info)
 
 
 @event.listens_for(Session, "after_commit")
 def _committed(session: Session) -> None:
     # Fires for a released savepoint too, and in an attempt every commit of the handler is only that.
-    if _BELLS in session.info and _JOINED not in session.info and not session.in_nested_transaction():
-        ring_after(session)
+    if _BELLS not in session.info or _JOINED in session.info or session.in_nested_transaction():
+        return
+    outer = session.bind
+    if isinstance(outer, Connection) and outer.in_transaction():  # whoever began it decides, and gives it back
+        outer.info.setdefault(_BELLS, {}).update(session.info.pop(_BELLS))
+        return
+    ring_after(session)
+
+
+@event.listens_for(Pool, "checkin")
+def _given_back(_: object, record: ConnectionPoolEntry) -> None:
+    # SQLAlchemy tells of a connection's commit before it happens, and of nothing after it but this. In a thread of its
+    # own, since a bell may want a connection, and the pool may have no other one than this.
+    if _BELLS in record.info:
+        bells = {_BELLS: record.info.pop(_BELLS)}
+        threading.Thread(target=_ring, args=(bells,), name="jfast-bell", daemon=True).start()
+
+
+def _ring(info: dict[Any, Any]) -> None:
+    for bell in info.pop(_BELLS, {}).values():
+        bell()
 
 
 class AttemptTransaction:
