@@ -9,7 +9,7 @@ runs one behavioural suite over every implementation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cancelled",
+    "ClaimLostError",
     "Claimed",
     "Clock",
     "DeadFilter",
@@ -272,10 +273,22 @@ class Claimed(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickClaim:
-    """``session``, where the store has one, is the transaction the claim is part of: a job in it shares its fate."""
+    """``session``, where the store has one, is the transaction the claim is part of: a job in it shares its fate.
+
+    ``detach`` is called right before the job goes elsewhere: the claim is made sure of, and nothing that others wait
+    for is held across the network.
+
+    Raises:
+        ClaimLostError: by ``detach``: the claim is another's meanwhile.
+    """
 
     outcome: Claimed
     session: Session | None = None
+    detach: Callable[[], None] = lambda: None
+
+
+class ClaimLostError(Exception):
+    """A tick's claim was not its holder's any more: it was stopped in between, and others have gone on."""
 
 
 @runtime_checkable
@@ -302,6 +315,7 @@ class TickStore(Protocol):
         claiming the same tick.
 
         Raises:
+            ClaimLostError: at the block's end: a later tick was claimed meanwhile, and this one is given back.
             UnavailableError: the store cannot be reached; raised at the block's end, the claim may or may not count.
         """
         ...

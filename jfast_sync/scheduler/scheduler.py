@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jfast_sync.health import Health
 from jfast_sync.loop import Deadline, Loop
-from jfast_sync.ports import Claimed, Queue, SharesTransaction, TickStore
+from jfast_sync.ports import Claimed, ClaimLostError, Queue, SharesTransaction, TickClaim, TickStore
 from jfast_sync.redact import error_text
+from jfast_sync.scheduler.report import from_the_future, shown, some, troubles
+from jfast_sync.scheduler.store_time import StoreTime
 from jfast_sync.scheduler.tick_job import tick_job
-from jfast_sync.scheduler.timetable import ON_TIME, Entry, Timetable
-from jfast_sync.schedules.ticks import missed
+from jfast_sync.scheduler.timetable import ON_TIME, OVERDUE, Entry, Timetable
+from jfast_sync.schedules.ticks import Due
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
     from jfast_sync.job import Job
     from jfast_sync.tasks.registry import Registry
     from jfast_sync.tasks.spec import ScheduleDeclaration
@@ -31,11 +31,11 @@ __all__ = ["Scheduler"]
 log = logging.getLogger("jfast_sync.scheduler")
 
 _LONGEST_SLEEP: Final = 30.0  # seconds; a clock that was changed is noticed after this long
+_LONGEST_PASS: Final = 1.0  # seconds; then the store's clock is read again
 _PRUNE_EVERY: Final = 3600.0
-_SHOWN: Final = 100
-_SAID: Final = 5
 _COUNTED: Final = 100
 _ASKED_AT_ONCE: Final = 1000
+_HELD: Final = "somebody else holds its claim and does not end; it goes on when that process does, or is killed"
 
 
 class Scheduler:
@@ -72,6 +72,7 @@ class Scheduler:
         self._prepare = prepare
         self._retention = retention
         self._setup = setup
+        self._time = StoreTime(store)
         self._timetable: Timetable | None = None
         self._revision = -1
         self._prune_at = 0.0
@@ -115,16 +116,18 @@ class Scheduler:
     def _step(self) -> float:
         if self._timetable is None:
             self._setup()
-        now, asked = self._store.now(), time.monotonic()
-        timetable = self._current(now)
-        for entry in timetable.take(now):
-            if not self._loop.stopping:
-                self._look(entry, now)
+        timetable = self._current(self._time.read())
+        end = Deadline(_LONGEST_PASS)
+        while not (self._loop.stopping or end.passed):
+            entry = timetable.take(self._time.now())
+            if entry is None:
+                break
+            self._look(entry)
             timetable.put(entry)
         self._prune()
         if timetable.next_look is None:
             return _LONGEST_SLEEP
-        wait = (timetable.next_look - now).total_seconds() - (time.monotonic() - asked)
+        wait = (timetable.next_look - self._time.now()).total_seconds()
         return min(max(wait, 0.0), _LONGEST_SLEEP)
 
     def _current(self, now: datetime) -> Timetable:
@@ -135,9 +138,18 @@ class Scheduler:
         timetable = self._timetable or Timetable(now)
         schedules = self._tasks.schedules()
         new = timetable.unknown(schedules)
-        timetable.change(schedules, self._latest([schedule.name for schedule in new]), now)
+        latest = self._latest([schedule.name for schedule in new])
+        timetable.change(schedules, latest, now)
         self._timetable, self._revision = timetable, revision
-        self._say_new(new, len(schedules))
+        self._say_new(new)
+        silent = [name for name, last in latest.items() if from_the_future(last, now)]
+        if silent:
+            log.warning(
+                "%d schedules are silent until the store's clock has passed their latest claim: %s",
+                len(silent),
+                some(silent),
+            )
+        log.info("scheduler %s: %d schedules, ticks in %s", self.name, len(schedules), self._store.store)
         return timetable
 
     def _latest(self, names: Sequence[str]) -> dict[str, datetime]:
@@ -146,71 +158,109 @@ class Scheduler:
             latest |= self._store.latest(names[start : start + _ASKED_AT_ONCE])
         return latest
 
-    def _say_new(self, new: Sequence[ScheduleDeclaration], count: int) -> None:
-        for schedule in new:
-            if self._tasks.find(schedule.task) is None:
-                log.warning(
-                    "schedule %s (%s) is for task %s, which this process does not know: its jobs are enqueued for "
-                    "whoever does",
-                    schedule.name,
-                    schedule.where,
-                    schedule.task,
-                )
-        log.info("scheduler %s: %d schedules, ticks in %s", self.name, count, self._store.store)
+    def _say_new(self, new: Sequence[ScheduleDeclaration]) -> None:
+        unknown = [
+            f"{schedule.name} for task {schedule.task} ({schedule.where})"
+            for schedule in new
+            if self._tasks.find(schedule.task) is None
+        ]
+        if unknown:
+            log.warning(
+                "%d schedules are for tasks this process does not know, and enqueue for whoever does: %s",
+                len(unknown),
+                some(unknown),
+            )
 
-    def _look(self, entry: Entry, now: datetime) -> None:
+    def _look(self, entry: Entry) -> None:
+        now = self._time.now()
         try:
-            found = entry.due(now)
+            found = self._due(entry, now)
             if found.fires is None:
-                entry.wait_for(found.next)
+                self._leave_out(entry, now, found.next)
                 return
             entry.next_tick = found.fires
             outcome = self._claim(entry.schedule, found.fires)
+        except _TooLateError:
+            entry.look_at = now  # and the next look leaves it out
         except Exception as exc:
-            text = error_text(exc)
-            if text != entry.error:
-                name, tick = entry.schedule.name, entry.next_tick.isoformat()
-                log.warning("schedule %s: the tick of %s is tried again: %s", name, tick, text)
-            entry.again(now, text, base=0.5)
-            return
-        if outcome is Claimed.BUSY:
-            entry.again(now, entry.error, base=0.2)
-            return
-        if outcome is Claimed.WON:
-            self._say(entry, found.fires, now)
-        entry.dealt_with(found.fires, found.next)
+            self._again(entry, error_text(exc), base=0.5)
+        else:
+            if outcome is Claimed.BUSY:
+                self._again(entry, _HELD if now - found.fires > OVERDUE else entry.error, base=0.2)
+                return
+            if outcome is Claimed.WON:
+                self._say(entry, found.fires)
+            entry.dealt_with(found.fires, found.next)
+
+    def _due(self, entry: Entry, now: datetime) -> Due:
+        """Say which tick is due; where one would be passed over, ask first whether somebody else has claimed it."""
+        found = entry.due(now)
+        if entry.next_tick <= now and (found.fires or found.next) > entry.next_tick:
+            name = entry.schedule.name
+            entry.learn(self._store.latest([name]).get(name))
+            found = entry.due(now)
+        return found
 
     def _claim(self, schedule: ScheduleDeclaration, tick: datetime) -> Claimed:
-        with self._store.claiming(schedule.name, tick, by=self.name) as claim:
-            if claim.outcome is Claimed.WON:
-                self._enqueue(schedule, tick, claim.session)
-        return claim.outcome
+        try:
+            with self._store.claiming(schedule.name, tick, by=self.name) as claim:
+                if claim.outcome is Claimed.WON:
+                    self._enqueue(schedule, tick, claim)
+            return claim.outcome
+        except ClaimLostError:
+            return Claimed.LOST
 
-    def _enqueue(self, schedule: ScheduleDeclaration, tick: datetime, session: Session | None) -> None:
+    def _enqueue(self, schedule: ScheduleDeclaration, tick: datetime, claim: TickClaim) -> None:
         job = self._prepare(tick_job(schedule, tick, self._tasks))
-        queue = self._queue
+        queue, session = self._queue, claim.session
         if session is not None and isinstance(queue, SharesTransaction) and queue.shares(session):
             queue.enqueue_in(session, [job])
+            self._check_age(schedule, tick)
         else:
-            # The claim is committed after this. A process that dies in between leaves a tick that is claimed again:
-            # the same job id, which the queue stores once.
+            # A process that dies between the two leaves a tick that is claimed again, with the same job id, or (where
+            # the store may not hold a claim across the network) one that is claimed and has no job.
+            claim.detach()
+            self._check_age(schedule, tick)
             queue.enqueue([job])
 
-    def _say(self, entry: Entry, tick: datetime, now: datetime) -> None:
-        name = entry.schedule.name
+    def _check_age(self, schedule: ScheduleDeclaration, tick: datetime) -> None:
+        """Raise _TooLateError where this process was stopped for so long inside the claim that the tick is missed."""
+        if not schedule.catch_up and self._time.now() - tick > ON_TIME:
+            raise _TooLateError
+
+    def _again(self, entry: Entry, error: str | None, *, base: float) -> None:
+        if error is not None and error != entry.error:
+            name, tick = entry.schedule.name, entry.next_tick.isoformat()
+            log.warning("schedule %s: the tick of %s is tried again: %s", name, tick, error)
+        entry.again(self._time.now(), error, base=base)
+
+    def _say(self, entry: Entry, tick: datetime) -> None:
+        name, late = entry.schedule.name, self._time.now() - tick
         log.debug("schedule %s: tick of %s", name, tick.isoformat())
-        if now - tick <= ON_TIME:
-            return
-        skipped = missed(entry.recurrence, since=entry.since, before=tick, at_most=_COUNTED)
-        more = " or more" if skipped == _COUNTED else ""
-        log.warning(
-            "schedule %s: the tick of %s fires %s late; %d%s before it are skipped",
-            name,
-            tick.isoformat(),
-            timedelta(seconds=(now - tick) // timedelta(seconds=1)),
-            skipped,
-            more,
-        )
+        skipped = entry.passed_over(tick, at_most=_COUNTED)
+        if late > OVERDUE or skipped:
+            log.warning(
+                "schedule %s: the tick of %s fires %s late; %d%s before it are skipped",
+                name,
+                tick.isoformat(),
+                timedelta(seconds=late // timedelta(seconds=1)),
+                skipped,
+                " or more" if skipped == _COUNTED else "",
+            )
+
+    def _leave_out(self, entry: Entry, now: datetime, following: datetime) -> None:
+        skipped = entry.passed_over(following, at_most=_COUNTED)
+        if skipped:
+            log.warning(
+                "schedule %s: %d%s ticks before that of %s are skipped: they were missed, and catch_up is False",
+                entry.schedule.name,
+                skipped,
+                " or more" if skipped == _COUNTED else "",
+                following.isoformat(),
+            )
+            entry.leave_out(now, following)
+        else:
+            entry.wait_for(following)
 
     def _prune(self) -> None:
         if time.monotonic() < self._prune_at:
@@ -229,23 +279,13 @@ class Scheduler:
         if not self.of_this_process:
             return Health(status="degraded", detail="the scheduler was started before a fork and does not run here")
         entries = list(self._timetable.entries) if self._timetable is not None else []
-        failing = [entry for entry in entries if entry.error is not None]
-        troubles = [f"schedule {entry.schedule.name} fails: {entry.error}" for entry in failing[:_SAID]]
-        if len(failing) > _SAID:
-            troubles.append(f"{len(failing) - _SAID} more schedules fail")
+        found = troubles(entries, self._time.known)
         if self._loop.last_error is not None:
-            troubles.insert(0, f"the scheduler fails: {self._loop.last_error}")
+            found.insert(0, f"the scheduler fails: {self._loop.last_error}")
         if not self._loop.alive:
-            troubles.insert(0, "the scheduler has stopped" if self._stopped else "the scheduler does not run")
-        soonest = sorted(entries, key=lambda entry: (entry.error is None, entry.look_at))[:_SHOWN]
-        meta["schedules"] = {entry.schedule.name: _shown(entry) for entry in soonest}
-        meta["count"] = len(entries)
-        return Health(status="degraded" if troubles else "ok", detail="; ".join(troubles), meta=meta)
+            found.insert(0, "the scheduler has stopped" if self._stopped else "the scheduler does not run")
+        return Health(status="degraded" if found else "ok", detail="; ".join(found), meta=meta | shown(entries))
 
 
-def _shown(entry: Entry) -> dict[str, str | None]:
-    return {
-        "next": entry.next_tick.isoformat(),
-        "last": entry.last.isoformat() if entry.last is not None else None,
-        "error": entry.error,
-    }
+class _TooLateError(Exception):
+    """A tick that is not made up for has become too old inside its claim."""

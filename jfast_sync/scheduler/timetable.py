@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from jfast_sync.backoff import backoff
-from jfast_sync.schedules.ticks import Due, Recurrence, due
+from jfast_sync.schedules.ticks import Due, Recurrence, due, missed
 
 if TYPE_CHECKING:
     from jfast_sync.tasks.spec import ScheduleDeclaration
 
-__all__ = ["ON_TIME", "Entry", "Timetable"]
+__all__ = ["ON_TIME", "OVERDUE", "Entry", "Timetable"]
 
 #: A tick that is claimed up to this much after its instant is not called missed.
 ON_TIME: Final = timedelta(minutes=1)
+#: A tick that nobody has claimed for this long is worth a word.
+OVERDUE: Final = timedelta(seconds=30)
+
+_PUT_BACK: Final = timedelta(seconds=1)  # less is the difference between two clocks' speeds
 
 
 @dataclass(slots=True, eq=False)
@@ -41,14 +45,41 @@ class Entry:
         """Say which tick is to be claimed now."""
         return due(self.recurrence, since=self.since, now=now, late=None if self.schedule.catch_up else ON_TIME)
 
+    def passed_over(self, before: datetime, at_most: int) -> int:
+        """Count the ticks before this one that nobody has dealt with, up to ``at_most``."""
+        return missed(self.recurrence, since=self.since, before=before, at_most=at_most)
+
+    def deadline(self, now: datetime) -> datetime:
+        """Say until when to claim what is due now: until its next tick takes its place, and soon in any case.
+
+        What has failed before waits for the others.
+        """
+        if self.tries:
+            return now + OVERDUE
+        following = self.recurrence.next(self.next_tick)
+        if following <= now:
+            following = self.due(now).next
+        return min(following, now + (ON_TIME if self.schedule.catch_up else OVERDUE))
+
+    def learn(self, latest: datetime | None) -> None:
+        """Note the latest tick that anybody has claimed."""
+        if latest is not None:
+            self.last = latest
+            self.since = max(self.since, latest)
+
     def dealt_with(self, tick: datetime, following: datetime) -> None:
         """Note that a tick was claimed, here or elsewhere."""
         self.since = self.last = tick
-        self.tries, self.error = 0, None
+        self.wait_for(following)
+
+    def leave_out(self, until: datetime, following: datetime) -> None:
+        """Note that ticks up to an instant will not be claimed any more."""
+        self.since = max(self.since, until)
         self.wait_for(following)
 
     def wait_for(self, tick: datetime) -> None:
         """Look again when this tick is due."""
+        self.tries, self.error = 0, None
         self.next_tick = self.look_at = tick
 
     def again(self, now: datetime, error: str | None, *, base: float) -> None:
@@ -59,7 +90,9 @@ class Entry:
 
 
 class Timetable:
-    """Entries ordered by when to look at them; a pass costs what is due, not what there is.
+    """Entries ordered by when to look at them, and those that are due by their deadlines.
+
+    A pass costs what is due, not what there is.
 
     Args:
         now: the store's present instant.
@@ -67,7 +100,8 @@ class Timetable:
 
     def __init__(self, now: datetime) -> None:
         self.entries: list[Entry] = []
-        self._heap: list[tuple[datetime, int, Entry]] = []
+        self._waiting: list[tuple[datetime, int, Entry]] = []
+        self._due: list[tuple[datetime, int, Entry]] = []
         self._now = now
 
     def unknown(self, schedules: Iterable[ScheduleDeclaration]) -> list[ScheduleDeclaration]:
@@ -96,21 +130,23 @@ class Timetable:
 
     def put(self, entry: Entry) -> None:
         """Enter it by its ``look_at``."""
-        heapq.heappush(self._heap, (entry.look_at, id(entry), entry))
+        heapq.heappush(self._waiting, (entry.look_at, id(entry), entry))
 
-    def take(self, now: datetime) -> Iterator[Entry]:
-        """Take out what is to be looked at by now: what failed before comes last, so that it holds up nobody."""
-        if now < self._now:
+    def take(self, now: datetime) -> Entry | None:
+        """Take out, of what is to be looked at by now, the entry with the earliest deadline."""
+        if now < self._now - _PUT_BACK:
             self._put_back(now)
         self._now = now
-        taken = []
-        while self._heap and self._heap[0][0] <= now:
-            taken.append(heapq.heappop(self._heap)[2])
-        return iter(sorted(taken, key=lambda entry: (entry.tries > 0, entry.look_at)))
+        while self._waiting and self._waiting[0][0] <= now:
+            entry = heapq.heappop(self._waiting)[2]
+            heapq.heappush(self._due, (entry.deadline(now), id(entry), entry))
+        return heapq.heappop(self._due)[2] if self._due else None
 
     @property
     def next_look(self) -> datetime | None:
-        return self._heap[0][0] if self._heap else None
+        if self._due:
+            return self._now
+        return self._waiting[0][0] if self._waiting else None
 
     def _put_back(self, now: datetime) -> None:
         """The clock was put back: what waits for a repetition must not wait for the old time to come again."""
@@ -120,8 +156,9 @@ class Timetable:
         self._arrange()
 
     def _arrange(self) -> None:
-        self._heap = [(entry.look_at, id(entry), entry) for entry in self.entries]
-        heapq.heapify(self._heap)
+        self._due.clear()
+        self._waiting = [(entry.look_at, id(entry), entry) for entry in self.entries]
+        heapq.heapify(self._waiting)
 
 
 def _entry(schedule: ScheduleDeclaration, last: datetime | None, now: datetime) -> Entry:
@@ -131,6 +168,6 @@ def _entry(schedule: ScheduleDeclaration, last: datetime | None, now: datetime) 
     elif schedule.catch_up:
         since = last
     else:
-        since = max(last, now)
+        since = max(last, now - ON_TIME)  # absent for a moment only, it has missed nothing
     first = recurrence.next(since)
     return Entry(schedule, recurrence, since, first, first, last)

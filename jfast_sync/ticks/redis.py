@@ -1,7 +1,8 @@
 """Ticks claimed in Redis: each schedule's latest, which never moves back and never expires.
 
 A claim is first a reservation of that one tick, with an end: a process that dies or is stopped inside it delays this
-tick and no other. When the tick's job is enqueued it becomes the schedule's latest tick.
+tick and no other. Whether it still holds is asked right before the tick's job is enqueued; then the tick becomes the
+schedule's latest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from jfast_sync.errors import UnavailableError
-from jfast_sync.ports import Claimed, TickClaim
+from jfast_sync.ports import Claimed, ClaimLostError, TickClaim
 from jfast_sync.redact import error_text
 
 __all__ = ["RedisTickStore"]
@@ -30,6 +31,13 @@ local held = redis.call('GET', KEYS[2])
 if held and held ~= ARGV[3] then return 'busy' end
 redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 return 'won'
+"""
+_HOLD: Final = """
+local latest = redis.call('HGET', KEYS[1], ARGV[1])
+if latest and tonumber(latest) >= tonumber(ARGV[2]) then return 'lost' end
+if redis.call('GET', KEYS[2]) ~= ARGV[3] then return 'lost' end
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+return 'held'
 """
 _CONFIRM: Final = """
 local latest = redis.call('HGET', KEYS[1], ARGV[1])
@@ -76,8 +84,13 @@ class RedisTickStore:
         if outcome is not Claimed.WON:
             yield TickClaim(outcome=outcome)
             return
+
+        def detach() -> None:
+            if self._script(_HOLD, name, tick, token) != "held":
+                raise ClaimLostError(f"the reservation of {tick.isoformat()} ran out")
+
         try:
-            yield TickClaim(outcome=outcome)
+            yield TickClaim(outcome=outcome, detach=detach)
         except BaseException:
             with suppress(UnavailableError):  # it runs out by itself
                 self._script(_RELEASE, name, tick, token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from jfast_sync.ports import Claimed, TickClaim
+from jfast_sync.ports import Claimed, ClaimLostError, TickClaim
+from jfast_sync.redact import error_text
 from jfast_sync.sql.failures import LockTimeout, translate, translated
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SqlTickStore"]
 
-_WAIT: Final = 1000  # milliseconds for somebody else's open claim of the same tick
+log = logging.getLogger(__name__)
+
+_WAIT: Final = 500  # milliseconds for somebody else's open claim: a schedule that ticks every second misses none by it
 _SKEW: Final = 60_000_000  # microseconds by which one process's clock may be ahead of another's
 _PRUNED_AT_ONCE: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +33,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 _NOW: Final = text("SELECT clock_timestamp()")
 # The condition keeps ticks in order: one that was missed long ago must not fire after a later one. Two claims at the
-# same moment may both pass it; that the same tick is never won twice is the primary key's doing.
+# same moment may both pass it; that the same tick is never won twice is the primary key's doing. Who was stopped inside
+# the claim has to pass it once more before the commit.
 _CLAIM: Final = (
     "INSERT INTO jfast_schedule_ticks (name, fire_at, claimed_by, claimed_at) SELECT :name, {tick}, :by, {now} "
     "WHERE {recent} NOT EXISTS (SELECT 1 FROM jfast_schedule_ticks WHERE name = :name AND fire_at > {tick}) "
@@ -43,6 +48,8 @@ _CLAIM_POSTGRES: Final = text(
 # SQLite has no clock that processes share: one that is fast jumps ahead, and must not make the others miss the ticks
 # between, so young ticks are free of the order.
 _CLAIM_SQLITE: Final = text(_CLAIM.format(tick=":tick", now=":now", recent=":tick > :now - :skew OR"))
+_LATER: Final = text("SELECT EXISTS (SELECT 1 FROM jfast_schedule_ticks WHERE name = :name AND fire_at > :tick)")
+_GIVE_BACK: Final = text("DELETE FROM jfast_schedule_ticks WHERE name = :name AND fire_at = :tick AND claimed_by = :by")
 # One look into the primary key per schedule, however many ticks are kept of each.
 _LATEST: Final = (
     "SELECT wanted.value, (SELECT max(fire_at) FROM jfast_schedule_ticks WHERE name = wanted.value) FROM {names}"
@@ -106,8 +113,37 @@ class SqlTickStore:
                 session.rollback()  # let go of SQLite's write lock
                 yield TickClaim(outcome=Claimed.LOST)
                 return
-            yield TickClaim(outcome=Claimed.WON, session=session)
+            apart = False
+
+            def detach() -> None:
+                nonlocal apart
+                self._check_order(session, name, tick)
+                if not self._postgres:
+                    session.commit()  # its only write lock must not wait for a network
+                apart = True
+
+            try:
+                yield TickClaim(outcome=Claimed.WON, session=session, detach=detach)
+            except BaseException:
+                if apart and not self._postgres:
+                    self._give_back(name, tick, by)
+                raise
+            if not apart:
+                self._check_order(session, name, tick)
             session.commit()
+
+    def _check_order(self, session: Session, name: str, tick: datetime) -> None:
+        """Raise ClaimLostError where others have gone on to a later tick while this process was stopped."""
+        if self._postgres and session.execute(_LATER, {"name": name, "tick": tick}).scalar():
+            raise ClaimLostError(f"a later tick than {tick.isoformat()} is claimed")
+
+    def _give_back(self, name: str, tick: datetime, by: str) -> None:
+        fields = {"name": name, "tick": self._stored(tick), "by": by}
+        try:
+            self._database.transact(lambda connection: connection.execute(_GIVE_BACK, fields))
+        except Exception as exc:
+            why = error_text(exc)
+            log.warning("schedule %s: the tick of %s is lost, its claim stays: %s", name, tick.isoformat(), why)
 
     def _insert(self, session: Session, name: str, tick: datetime, by: str) -> bool:
         fields: dict[str, Any] = {"name": name, "tick": self._stored(tick), "by": by}

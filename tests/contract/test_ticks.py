@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from jfast_sync.job import Job
-from jfast_sync.ports import Claimed, TickStore
+from jfast_sync.ports import Claimed, ClaimLostError, TickStore
 from jfast_sync.schedules.ticks import tick_id
-from tests.contract.tick_stores import TICK_STORES, SqliteTicks, SqlTicks, Ticks
+from tests.contract.tick_stores import TICK_STORES, PostgresTicks, SqliteTicks, SqlTicks, Ticks
 from tests.waiting import eventually
 
 TICK = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -129,12 +130,54 @@ def test_an_open_claim_makes_others_ask_again_and_stops_no_other_schedule(ticks:
 
 def test_an_open_claim_does_not_hold_up_the_schedules_next_tick(many_writers: Ticks) -> None:
     store, other = many_writers.open(), many_writers.open()
-    with store.claiming("nightly", TICK, by="stopped") as claimed:
+    with suppress(ClaimLostError), store.claiming("nightly", TICK, by="stopped") as claimed:
         assert claimed.outcome is Claimed.WON
         with ThreadPoolExecutor(1) as thread:
             assert thread.submit(claim, other, TICK + MINUTE).result() is Claimed.WON
     assert store.latest(["nightly"]) == {"nightly": TICK + MINUTE}
     assert claim(other) is Claimed.LOST
+
+
+def test_who_was_stopped_inside_a_claim_puts_no_job_behind_a_later_tick(many_writers: Ticks) -> None:
+    store, other = many_writers.open(), many_writers.open()
+    with pytest.raises(ClaimLostError), store.claiming("nightly", TICK, by="stopped") as claimed:
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(claim, other, TICK + MINUTE).result() is Claimed.WON
+        claimed.detach()
+    assert store.latest(["nightly"]) == {"nightly": TICK + MINUTE}
+
+
+def test_a_claim_that_is_detached_counts_at_its_end_and_is_given_back_on_failure(ticks: Ticks) -> None:
+    store, other = ticks.open(), ticks.open()
+    with pytest.raises(OSError), store.claiming("nightly", TICK, by="worker-1") as claimed:
+        claimed.detach()
+        raise OSError
+    assert store.latest(["nightly"]) == {}
+    with store.claiming("nightly", TICK, by="worker-1") as claimed:
+        claimed.detach()
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(claim, other).result() in (Claimed.BUSY, Claimed.LOST)
+            # Nobody waits for the network of another, also not where there is one writer.
+            assert thread.submit(claim, other, name="another").result() is Claimed.WON
+    assert claim(other) is Claimed.LOST
+    assert store.latest(["nightly"]) == {"nightly": TICK}
+
+
+def test_a_transaction_with_its_job_is_rolled_back_behind_a_later_tick(emptied_postgres_dsn: str) -> None:
+    from jfast_sync.queues.sql import SqlQueue
+    from jfast_sync.ticks.sql import SqlTickStore
+
+    ticks = PostgresTicks(emptied_postgres_dsn)
+    database = ticks.database()
+    store, queue = SqlTickStore(database), SqlQueue(database, listen=False)
+    with pytest.raises(ClaimLostError), store.claiming("nightly", TICK, by="stopped") as claimed:
+        assert claimed.session is not None
+        queue.enqueue_in(claimed.session, [Job(task="report", id=tick_id("nightly", TICK), max_attempts=3)])
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(claim, ticks.open(), TICK + MINUTE).result() is Claimed.WON
+    assert queue.find(tick_id("nightly", TICK)) is None
+    queue.close()
+    ticks.close()
 
 
 def test_what_was_asked_meanwhile_is_won_after_a_failure(ticks: Ticks) -> None:
@@ -188,6 +231,26 @@ def test_on_redis_a_process_that_dies_inside_a_claim_delays_its_tick_and_loses_n
         assert claim(store, TICK + MINUTE) is Claimed.WON
         open_claim.__exit__(None, None, None)
         assert store.latest(["nightly"]) == {"nightly": TICK + MINUTE}
+
+
+def test_on_redis_a_process_that_slept_over_its_reservation_enqueues_nothing(redis_url: str) -> None:
+    from redis import Redis
+
+    from jfast_sync.ticks.redis import RedisTickStore
+
+    with Redis.from_url(redis_url) as client:
+        store = RedisTickStore(client)
+        for others_go_on in (False, True):
+            tick = TICK + others_go_on * MINUTE
+            with pytest.raises(ClaimLostError), store.claiming("nightly", tick, by="stopped") as claimed:
+                [reservation] = client.keys("*claiming*")
+                client.pexpire(reservation, 5_000)
+                claimed.detach()
+                assert client.pttl(reservation) > 5_000  # the enqueue has its time
+                client.delete(reservation)
+                if others_go_on:
+                    assert claim(store, tick) is Claimed.WON
+                claimed.detach()
 
 
 def test_a_claim_and_its_job_are_one_transaction(sql: SqlTicks) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from redis import Redis
 from sqlalchemy import event
 
-from jfast_sync.ports import Claimed, TickStore
+from jfast_sync.ports import Claimed, ClaimLostError, TickStore
+from jfast_sync.scheduler.scheduler import _TooLateError
 from jfast_sync.schedules import Every
 from jfast_sync.schedules.ticks import tick_id
 from jfast_sync.ticks.redis import RedisTickStore
@@ -67,7 +69,7 @@ def test_somebody_stopped_inside_a_tick_delays_no_other_schedule(
     on_postgres.tasks.schedule("report", every=SECOND, name="free")
     stopped = SqlTickStore(on_postgres.new_queue().database)
     first = stopped.now().replace(microsecond=0) + 2 * SECOND
-    with stopped.claiming("stuck", first, by="stopped") as claim:
+    with suppress(ClaimLostError), stopped.claiming("stuck", first, by="stopped") as claim:
         assert claim.outcome is Claimed.WON
         scheduler = on_postgres.scheduler()
         scheduler.start()
@@ -80,7 +82,27 @@ def test_somebody_stopped_inside_a_tick_delays_no_other_schedule(
         assert max(found) < 2 * SECOND
     scheduler.stop()
     assert scheduler.join(10)
-    assert [record.message for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+    assert on_postgres.queue.find(tick_id("stuck", first)) is None  # the next ones have taken its place
+    said = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [line for line in said if not line.startswith("schedule stuck: the tick of ")] == []
+
+
+def test_a_tick_that_is_not_made_up_for_is_left_out_where_its_claim_took_too_long(place: Place) -> None:
+    made = place.tasks.schedule("report", every=timedelta(hours=1), catch_up=False)
+    scheduler = place.scheduler()
+    tick = place.store.now() - timedelta(seconds=59)
+    real = place.queue.enqueue_in
+
+    def enqueue_in(session: Any, jobs: Any) -> list[str]:
+        stored = real(session, jobs)
+        scheduler._time._read = (tick + timedelta(seconds=80), time.monotonic())  # it was stopped
+        return stored
+
+    place.queue.enqueue_in = enqueue_in  # type: ignore[method-assign]
+    with pytest.raises(_TooLateError):
+        scheduler._claim(made, tick)
+    assert place.jobs() == []
+    assert place.store.latest(["report"]) == {}
 
 
 def test_a_pass_without_a_due_tick_is_one_statement_and_none_on_sqlite(place: Place) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,9 +54,11 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with isolated():
         made = Bench()
+        steady = SimpleNamespace(monotonic=lambda: made.clock.now().timestamp())
+        monkeypatch.setattr("jfast_sync.scheduler.store_time.time", steady)  # both clocks are the test's
 
         @task("report", queue="reports", priority=3)
         def report(payload: dict) -> None: ...
@@ -127,9 +130,13 @@ def test_a_pass_that_comes_late_fires_the_latest_tick_once(bench: Bench, caplog:
     bench.clock.advance(590)
     scheduler._step()
     assert bench.fired() == ["12:10:00", "12:10:00"]
-    bench.clock.advance(60 * 60 + 30)
+    assert "schedule often: the tick of 2026-01-01T12:10:00+00:00 fires 0:00:00 late; 9 before it are skipped" in (
+        caplog.text
+    )
+    caplog.clear()
+    bench.clock.advance(60 + 30)
     scheduler._step()
-    assert bench.fired()[2:] == ["13:10:00", "13:10:00"]  # half a minute is not late
+    assert bench.fired()[2:] == ["12:11:00", "12:11:00"]  # half a minute is not late
     assert "late" not in caplog.text
 
 
@@ -298,6 +305,164 @@ def test_a_tick_somebody_else_is_at_is_asked_for_again_and_is_no_error(
     assert len(bench.jobs()) == 2
 
 
+def test_a_tick_that_somebody_holds_for_half_a_minute_is_said_once_and_degrades(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.store = BusyStore(bench.clock)
+    bench.schedule("stuck", cron="* * * * *")
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(60)
+    for _ in range(8):
+        scheduler._step()
+        bench.clock.advance(5)
+    assert "somebody else holds its claim" in scheduler.health().detail
+    for _ in range(3):
+        scheduler._step()
+        bench.clock.advance(5)
+    assert caplog.text.count("stuck: the tick of 2026-01-01T12:01:00+00:00 is tried again: somebody else holds") == 1
+    bench.store.held = ""
+    scheduler._step()
+    assert "is overdue" not in scheduler.health().detail and "holds" not in scheduler.health().detail
+    assert bench.fired() == ["12:01:00"]
+
+
+def test_ready_names_an_overdue_tick_also_while_the_store_does_not_answer(bench: Bench) -> None:
+    bench.schedule("often", every=MINUTE)
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(90)
+    assert "overdue" not in scheduler.health().detail
+    bench.clock.advance(1)
+    assert (
+        "schedule often is overdue: nobody has claimed the tick of 2026-01-01T12:01:00+00:00"
+        in scheduler.health().detail
+    )
+    scheduler._step()
+    assert "overdue" not in scheduler.health().detail
+
+
+def test_a_latest_claim_that_lies_in_the_future_is_said_and_degrades(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.schedule("often", every=MINUTE)
+    bench.store._latest["often"] = NOON + timedelta(days=365)
+    scheduler = bench.scheduler()
+    scheduler._step()
+    assert "schedule often is silent: its latest claim is of 2027-01-01T12:00:00+00:00" in scheduler.health().detail
+    assert caplog.text.count("1 schedules are silent until the store's clock has passed their latest claim: often") == 1
+
+
+@pytest.mark.parametrize(("absent", "fired"), [(50, ["12:01:00"]), (90, [])])
+def test_without_catching_up_a_process_that_was_away_for_a_moment_misses_nothing(
+    bench: Bench, absent: int, fired: list[str]
+) -> None:
+    bench.schedule("hourly", cron="1 12 * * *", catch_up=False)
+    bench.store._latest["hourly"] = NOON - timedelta(days=1) + MINUTE
+    bench.clock.advance(60 + absent)
+    bench.scheduler()._step()
+    assert bench.fired() == fired
+
+
+def test_a_tick_given_up_without_catching_up_is_said_and_leaves_no_error(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.schedule("strict", every=HOUR, catch_up=False)
+    mend = failing(bench, {})
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(3600)
+    scheduler._step()
+    assert "the queue is away" in scheduler.health().detail
+    bench.clock.advance(61)
+    scheduler._step()
+    mend()
+    assert "schedule strict: 1 ticks before that of 2026-01-01T14:00:00+00:00 are skipped" in caplog.text
+    assert scheduler.health().meta["schedules"]["strict"]["error"] is None
+    assert "strict" not in scheduler.health().detail
+    bench.clock.advance(3600 - 61)
+    scheduler._step()
+    assert bench.fired() == ["14:00:00"]
+
+
+def test_what_another_process_has_claimed_meanwhile_is_not_called_skipped(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, catch_up in (("often", True), ("strict", False)):
+        bench.schedule(name, every=MINUTE, catch_up=catch_up)
+    slow, quick = bench.scheduler(), bench.scheduler()
+    slow._step()
+    for _ in range(5):
+        quick._step()
+        bench.clock.advance(60)
+    slow._step()
+    assert bench.fired()[-2:] == ["12:05:00", "12:05:00"]
+    assert "skipped" not in caplog.text
+
+
+class SlowStore(MemoryTickStore):
+    """Each claim takes some seconds."""
+
+    takes = 0.0
+
+    @contextmanager
+    def claiming(self, name: str, tick: datetime, *, by: str) -> Iterator[TickClaim]:
+        self._clock.advance(self.takes)  # type: ignore[union-attr]
+        with super().claiming(name, tick, by=by) as claim:
+            yield claim
+
+
+def test_of_many_that_are_due_the_one_whose_next_tick_comes_first_is_first(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.store = SlowStore(bench.clock)
+    bench.schedule("every second", every=timedelta(seconds=1))
+    for number in range(300):
+        bench.schedule(f"minutely-{number}", every=MINUTE)
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(60)
+    bench.store.takes = 0.1
+    scheduler._step()
+    fired = bench.fired()
+    assert fired.count("12:01:00") == 301
+    assert fired[301:] == [f"12:01:{second:02}" for second in range(1, len(fired) - 300)]
+    assert len(fired) >= 301 + 30  # no second is left out
+    assert [record.getMessage() for record in caplog.records if " 0 before it" not in record.getMessage()] == [
+        "schedule every second: the tick of 2026-01-01T12:01:00+00:00 fires 0:00:00 late; 59 before it are skipped"
+    ]
+
+
+def test_after_a_downtime_what_ticks_often_does_not_wait_for_what_is_made_up_for(bench: Bench) -> None:
+    bench.store = SlowStore(bench.clock)
+    bench.schedule("every second", every=timedelta(seconds=1))
+    for number in range(100):
+        bench.schedule(f"daily-{number}", cron="0 6 * * *")
+        bench.store._latest[f"daily-{number}"] = NOON - timedelta(days=3)
+    bench.store._latest["every second"] = NOON - timedelta(days=3)
+    bench.store.takes = 0.1
+    bench.scheduler()._step()
+    fired = bench.fired()
+    assert fired.count("06:00:00") == 100
+    assert fired[100:] == [f"12:00:{second:02}" for second in range(len(fired) - 100)]
+    assert len(fired) >= 100 + 10
+
+
+def test_no_schedule_waits_for_its_next_tick_behind_those_that_tick_often(bench: Bench) -> None:
+    bench.store = SlowStore(bench.clock)
+    bench.schedule("daily", cron="1 12 * * *")
+    for number in range(20):
+        bench.schedule(f"often-{number}", every=timedelta(seconds=1))
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.clock.advance(60)
+    bench.store.takes = 0.2  # four times as much as there is time for
+    end = bench.clock.now() + MINUTE
+    while bench.clock.now() < end:
+        scheduler._step()
+    assert tick_id("daily", NOON + MINUTE) in {job.id for job in bench.jobs()}
+
+
 class CountingStore(MemoryTickStore):
     asked = 0
 
@@ -346,8 +511,17 @@ def test_a_task_nobody_here_knows_is_said_once_and_scheduled(bench: Bench, caplo
     bench.clock.advance(60)
     scheduler._step()
     assert [job.task for job in bench.jobs()] == ["elsewhere"]
-    assert caplog.text.count("is for task elsewhere, which this process does not know") == 1
-    assert __file__ in caplog.text
+    assert caplog.text.count("1 schedules are for tasks this process does not know") == 1
+    assert f"elsewhere for task elsewhere ({__file__}:" in caplog.text
+
+
+def test_many_tasks_nobody_here_knows_are_one_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(200):
+        bench.tasks.schedule(f"elsewhere-{number:03}", every=MINUTE)
+    bench.scheduler()._step()
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith("200 schedules are for tasks this process does not know")
+    assert "elsewhere-004" in said and "elsewhere-005" not in said and said.endswith(", ...")
 
 
 def test_a_schedule_declared_later_begins_at_its_next_tick_and_leaves_the_others_as_they_are(bench: Bench) -> None:
