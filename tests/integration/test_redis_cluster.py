@@ -85,9 +85,9 @@ def test_a_failover_within_the_cluster_is_followed_also_when_the_first_known_nod
     jobs = put_many(queue, 5)
     held, *_ = take(queue, 2)
     cluster.replicate()
-    cluster.owner.kill()
+    cluster.fail_over()
 
-    leases = eventually(lambda: unless_away(lambda: claim(queue, 3)), 30, what="the replica to be promoted")
+    leases = eventually(lambda: unless_away(lambda: claim(queue, 3)), 30, what="the nodes to know of it")
     assert ids(leases) == [job.id for job in jobs[2:]]
     assert extend(queue, held) is Held.YES
     cluster.others[0].kill()  # what the URL names

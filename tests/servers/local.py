@@ -80,7 +80,8 @@ class LocalServer(Server):
 
     def kill(self) -> None:
         if self._process is not None:
-            self._end_all(psutil.Process(self._process.pid))
+            if self.running:  # not where it has ended by itself, as one that cannot start does
+                self._end_all(psutil.Process(self._process.pid))
             self._process.wait(timeout=10)
             self._ended()
 

@@ -18,7 +18,7 @@ def free_port() -> int:
     """A loopback TCP port nobody listens on now, never handed out twice by this process."""
     ours = _share()
     for port in random.sample(ours, len(ours)):
-        if port not in _handed_out and _can_bind(port):
+        if port not in _handed_out and can_bind(port):
             _handed_out.add(port)
             return port
     raise OSError(f"no free port from {PORTS.start} to {PORTS.stop - 1}")
@@ -30,7 +30,8 @@ def _share() -> range:
     return PORTS[int(worker.removeprefix("gw")) :: int(count)]
 
 
-def _can_bind(port: int) -> bool:
+def can_bind(port: int) -> bool:
+    """Whether a loopback port is free to listen on."""
     with socket.socket() as probe:
         try:
             probe.bind((HOST, port))

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from tests.servers.network import HOST, free_port
+from tests.servers.network import HOST, can_bind, free_port
 from tests.servers.redis import RedisServer
 from tests.servers.redis_local import LocalRedis, find_program
 from tests.waiting import eventually
@@ -55,13 +55,21 @@ class RedisCluster:
             client.execute_command("SET", self._key + ":replicated", "until here")
             assert client.execute_command("WAIT", 1, 10_000) == 1
 
+    def fail_over(self) -> None:
+        """Kill the owner and make its replica the owner; on a busy machine none is to be promoted before that."""
+        self.owner.kill()
+        self.replica.command("CLUSTER", "FAILOVER", "TAKEOVER")
+        eventually(lambda: self.replica.command("ROLE")[0] == b"master", 20, what="the replica to be promoted")
+
     def _started(self, stack: ExitStack) -> LocalRedis:
         second = {} if self._old else {"cluster-port": str(free_port())}
-        settings = {"cluster-enabled": "yes", "cluster-node-timeout": "1500", "repl-diskless-sync-delay": "0", **second}
-        server = LocalRedis(self._program, **settings)
-        stack.callback(server.close)
-        server.start()
-        return server
+        settings = {"cluster-enabled": "yes", "cluster-replica-no-failover": "yes", "repl-diskless-sync-delay": "0"}
+        while True:
+            server = LocalRedis(self._program, **settings, **second)
+            stack.callback(server.close)
+            if not self._old or can_bind(server.port + 10_000):
+                server.start()
+                return server
 
     def _second_port(self, server: LocalRedis) -> tuple[str, ...]:
         return () if self._old else (server.settings["cluster-port"],)
