@@ -21,6 +21,10 @@ __all__ = ["Scheduling"]
 log = logging.getLogger(__name__)
 
 _NAMED: Final = 5
+_FORGETS: Final = (
+    'scheduler_store = "memory", but processes share the queue: each that schedules runs every schedule; '
+    'use "database" or "cache"'
+)
 _SHOWN: Final = 100
 
 
@@ -79,7 +83,10 @@ class Scheduling:
         """Say how it is; well where none runs here, with the schedules that are declared."""
         if self._scheduler is not None:
             health = self._scheduler.health()
-            return Health(status=health.status, detail=health.detail, meta={"status": health.status, **health.meta})
+            status, detail = health.status, health.detail
+            if self._app.config.forgets_ticks_of_others:
+                status, detail = "degraded", "; ".join(filter(None, [_FORGETS, detail]))
+            return Health(status=status, detail=detail, meta={"status": status, **health.meta})
         names = [schedule.name for schedule in self._app.tasks.schedules()[:_SHOWN]]
         meta: dict[str, Any] = {"status": "off", "schedules": names}
         return Health(meta=meta)
@@ -89,6 +96,8 @@ def _scheduler(app: JFast) -> Scheduler | None:
     if not app.config.queue.scheduler:
         _say_off(app)
         return None
+    if app.config.forgets_ticks_of_others:
+        log.warning(_FORGETS)
     from jfast_sync.scheduler import Scheduler
 
     return Scheduler(

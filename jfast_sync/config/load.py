@@ -69,6 +69,12 @@ class Config:
         return "database" if self.has("database") else "cache" if self.has("cache") else "memory"
 
     @property
+    def forgets_ticks_of_others(self) -> bool:
+        """Whether processes share the queue, but each claims its ticks for itself."""
+        in_a_server = self.queue.backend not in ("auto", "postgres", "sqlite", "memory") or self.has("database")
+        return self.tick_store == "memory" and self.queue.backend != "memory" and in_a_server
+
+    @property
     def exposes_stats(self) -> bool:
         """Whether ``/queue/stats`` is served."""
         return self.app.env != "prod" if self.queue.expose_stats is None else self.queue.expose_stats

@@ -39,6 +39,12 @@ def _needs(config: Config) -> Iterator[Broken]:
         yield "queue", "scheduler_store", 'needs the database plugin: add "database" to [plugins] enabled'
     if config.queue.scheduler_store == "cache" and not config.has("cache"):
         yield "queue", "scheduler_store", 'uses the cache plugin\'s server: add "cache" to [plugins] enabled'
+    if config.queue.scheduler and config.forgets_ticks_of_others and config.queue.scheduler_store == "auto":
+        why = (
+            'has nothing that processes share, so that each would run every schedule: add "database" or "cache" to '
+            '[plugins] enabled, or write "memory" if there is one process only'
+        )
+        yield "queue", "scheduler_store", why
 
 
 def _queue(config: Config) -> Iterator[Broken]:

@@ -170,7 +170,7 @@ class Queue(Table):
     scheduler: bool = key(False, "Run the schedules in this process.")
     scheduler_store: str = key(
         "auto",
-        "Where claimed ticks are written. `auto` is the database, else the cache, else memory.",
+        "Where claimed ticks are written. `auto` is the database, else the cache, else memory with the memory backend.",
         choices=("auto", "database", "cache", "memory"),
     )
     scheduler_retention_days: float = key(7.0, "How long claimed ticks are kept.", unit="days", least=1, most=3660)

@@ -113,6 +113,17 @@ def test_the_store_follows_the_plugins(tmp_path: Path, plugins: list[str], store
         assert scheduler.health().meta["store"] == store
 
 
+def test_ticks_in_memory_beside_a_queue_that_processes_share_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with app(tmp_path, scheduler_store="memory") as jf:
+        jf.start_scheduler()
+        health = jf.checks()["queue"]()
+        assert health.status == health.meta["scheduler"]["status"] == "degraded"
+        assert "each that schedules runs every schedule" in health.detail
+    assert caplog.text.count("each that schedules runs every schedule") == 1
+
+
 def test_a_wrong_schedule_stops_the_start(tmp_path: Path) -> None:
     with app(tmp_path) as jf, pytest.raises(ConfigError, match="never happen"):
         jf.tasks.schedule("beat", cron="0 0 31 2 *")

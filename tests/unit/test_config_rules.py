@@ -30,6 +30,14 @@ def load(tmp_path: Path, **environ: str) -> Config:
         ({"JFAST_QUEUE_BACKEND": "my.own:Queue", "JFAST_QUEUE_CLAIM": "registered"}, "only SQL queues"),
         ({"JFAST_QUEUE_SCHEDULER_STORE": "cache"}, "uses the cache plugin's server"),
         ({"JFAST_PLUGINS_ENABLED": "database", "JFAST_QUEUE_SCHEDULER": "true"}, "needs the queue plugin"),
+        (
+            {
+                "JFAST_PLUGINS_ENABLED": "queue",
+                "JFAST_QUEUE_BACKEND": "rabbitmq",
+                "JFAST_QUEUE_SCHEDULER": "true",
+            },
+            'add "database" or "cache" to [plugins] enabled, or write "memory"',
+        ),
         ({"JFAST_DB_RLS": "true", "JFAST_DB_DSN": "sqlite:///x.db"}, "needs PostgreSQL"),
         (
             {**ALL, "JFAST_EVENTS_SECURITY_PROTOCOL": "SASL_SSL"},
@@ -83,6 +91,15 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, environ: dict[str,
         ({**ALL, "JFAST_QUEUE_BACKEND": "redis", "JFAST_ENV": "prod"}, "redis"),
         ({"JFAST_QUEUE_BACKEND": "rabbitmq"}, "rabbitmq"),
         ({"JFAST_QUEUE_BACKEND": "my.own:Queue"}, "my.own:Queue"),
+        (
+            {
+                "JFAST_PLUGINS_ENABLED": "queue",
+                "JFAST_QUEUE_BACKEND": "rabbitmq",
+                "JFAST_QUEUE_SCHEDULER": "true",
+                "JFAST_QUEUE_SCHEDULER_STORE": "memory",
+            },
+            "rabbitmq",
+        ),
         (
             {"JFAST_QUEUE_BACKEND": "rabbitmq", "JFAST_QUEUE_RABBITMQ_URL": "amqp://a:b@h/", "JFAST_ENV": "prod"},
             "rabbitmq",
