@@ -28,6 +28,7 @@ class Maker:
         self._made: set[str] = set()
         self._lock = threading.Lock()
         self._setup_until = 0.0  # monotonic: for so long what was declared is taken to be there
+        self.declared = False  # whether this process has declared everything, and missed nothing since
 
     def missing(self, queues: set[str]) -> set[str]:
         """Return those not known to exist: what goes into the cascade must have an end there."""
@@ -39,12 +40,14 @@ class Maker:
         with self._lock:
             self._made.clear()
             self._setup_until = 0.0
+            self.declared = False
 
     def setup(self, connection: Connection) -> None:
         """Declare everything, unless this process has just done so."""
         if time.monotonic() >= self._setup_until:
             self._topology.setup(connection)
             self._setup_until = time.monotonic() + _FRESH
+            self.declared = True
 
     def ensure(self, connection: Connection, queues: set[str]) -> None:
         """Make named queues that do not exist."""

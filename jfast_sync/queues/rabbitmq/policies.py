@@ -20,7 +20,7 @@ from jfast_sync.queues.rabbitmq.topology import Topology
 
 __all__ = ["Policies"]
 
-_BOUND: Final = 1.0  # seconds for a trial: /ready waits for it
+_BOUND: Final = 0.7  # seconds for a trial: /ready waits for it
 _EVERY: Final = 600.0  # seconds between two trials
 _AGAIN: Final = 60.0  # seconds after one that came to no end
 _OVER: Final = 10  # messages put into a trial queue that holds one

@@ -210,13 +210,13 @@ class RabbitQueue(KeepsDeadLetters):
         """Count what is ready, delayed and dead; ``running`` and the counters are this process's own.
 
         Raises:
-            SchemaError: a queue of the name is there with other arguments; looked at now and then.
+            SchemaError: a queue of the name is there with other arguments; looked at once.
         """
         with self.consumer.standing_still():
             before = self.consumer.waiting()
             found = self._counted_now()
             waiting = max(before, self.consumer.waiting())
-        if self.policies.is_due:
+        if not self._maker.declared:
             self._asking.use(self._maker.setup)  # somebody may have made queues that are not what is needed
         warnings = [*found.warnings, *self.policies.warnings()]
         if (blocked := self._enqueuing.blocked or self._settling.blocked) is not None:
