@@ -164,7 +164,8 @@ def _decoded(
 
 
 def _failure(message: Message, exc: Exception) -> Failure:
-    return Failure(message=message, error=error_text(exc), final=isinstance(exc, _FINAL))
+    away = isinstance(exc, UnavailableError)
+    return Failure(message=message, error=error_text(exc), final=isinstance(exc, _FINAL), away=away)
 
 
 def _parts(jobs: Sequence[tuple[Message, Job]]) -> Iterator[Sequence[tuple[Message, Job]]]:

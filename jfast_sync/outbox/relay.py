@@ -18,6 +18,7 @@ from jfast_sync.errors import UnavailableError
 from jfast_sync.health import Health
 from jfast_sync.loop import Deadline, Loop
 from jfast_sync.outbox.delivery import Delivery, Result
+from jfast_sync.outbox.outages import Outages
 from jfast_sync.outbox.rows import Failure
 from jfast_sync.outbox.table import Leased, OutboxTable
 from jfast_sync.redact import error_text
@@ -25,6 +26,8 @@ from jfast_sync.redact import error_text
 __all__ = ["Relay", "RelayOptions"]
 
 log = logging.getLogger("jfast_sync.outbox")
+
+Judged = tuple[Failure, bool, float]  # whether it is dead now; seconds until the next attempt
 
 _LEASE: Final = 60.0  # seconds; a relay that dies keeps its messages this long
 _SENDING: Final = 25.0  # seconds after which a batch is not sent any further
@@ -74,6 +77,7 @@ class Relay:
         self._is_set_up = False
         self._sending_since: float | None = None
         self._backlog = False  # the latest look met as many messages as it may
+        self._outages = Outages()
         self._refusals = 0  # passes in a row that found a server away
         self._sweep_at = 0.0
         self._prune_at = time.monotonic() + random.uniform(0.0, _PRUNE_EVERY)  # noqa: S311 - only spreads the load
@@ -156,8 +160,10 @@ class Relay:
         result = self._delivery.send(leased.messages, stop=lambda: enough.passed or stopping())
         failed = [self._judged(failure) for failure in result.failed]
         self._mark(leased, result, failed, stopping)
-        for failure, dead, delay in failed:
-            _tell(failure, dead=dead, delay=delay)
+        for told in _causes(failed):
+            _tell(told)
+        for kind, errors in self._outages.ended(result).items():
+            self._table.hasten(kind, errors)
         if not result.away:
             self._refusals = 0
             return len(result.sent), 0.0
@@ -173,7 +179,7 @@ class Relay:
         interval = self._options.interval * random.uniform(0.9, 1.1)  # noqa: S311 - only spreads the load
         return interval if leased.pause is None else min(interval, leased.pause)
 
-    def _judged(self, failure: Failure) -> tuple[Failure, bool, float]:
+    def _judged(self, failure: Failure) -> Judged:
         attempt = failure.message.attempts + 1
         dead = failure.final or attempt >= self._options.max_attempts
         return failure, dead, min(2.0 ** min(attempt, 30), _RETRY_CAP)
@@ -182,7 +188,7 @@ class Relay:
         self,
         leased: Leased,
         result: Result,
-        failed: Sequence[tuple[Failure, bool, float]],
+        failed: Sequence[Judged],
         stopping: Callable[[], bool],
     ) -> None:
         """Write what became of a batch; go on trying for a while, or all of it is sent once more."""
@@ -208,10 +214,24 @@ class Relay:
                 time.sleep(backoff(attempt, base=0.05, cap=1.0))
 
 
-def _tell(failure: Failure, *, dead: bool, delay: float) -> None:
-    message = failure.message
+def _causes(failed: Sequence[Judged]) -> list[list[Judged]]:
+    """Return what failed, by what is said of it: in an outage thousands of messages have one cause."""
+    causes: dict[tuple[str, bool, str], list[Judged]] = {}
+    for failure, dead, delay in failed:
+        causes.setdefault((failure.message.kind, dead, failure.error), []).append((failure, dead, delay))
+    return list(causes.values())
+
+
+def _tell(cause: Sequence[Judged]) -> None:
+    (failure, dead, _), number = cause[0], len(cause)
+    message, last = failure.message, max(delay for _, _, delay in cause)
     told = f"outbox {message.kind} {message.id} to {message.destination!r} not sent in attempt {message.attempts + 1}"
+    if number > 1:
+        told = f"{number} outbox messages not sent, among them {told.removeprefix('outbox ').replace(' not sent', '')}"
     if dead:
-        log.error("%s and is dead now, see jfast-sync outbox dead: %s", told, failure.error)
+        are = "is" if number == 1 else "they are"
+        log.error("%s and %s dead now, see jfast-sync outbox dead: %s", told, are, failure.error)
     else:
-        log.warning("%s, again in %g s: %s", told, delay, failure.error)
+        soon = min(delay for _, _, delay in cause)
+        again = f"{soon:g} s" if soon == last else f"{soon:g} to {last:g} s"
+        log.warning("%s, again in %s: %s", told, again, failure.error)

@@ -83,11 +83,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one message could not be sent; ``final``: no retry can deliver it as things are configured."""
+    """Why one message could not be sent.
+
+    ``final``: no retry can deliver it as things are configured. ``away``: the server could not be reached.
+    """
 
     message: Message
     error: str
     final: bool = False
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class Statements:
     jobs_due: TextClause  # :seconds from now
     published: TextClause  # :ids, :token
     failed: TextClause  # :id, :token, :dead, :delay, :error
+    hasten: TextClause  # :kind, :error, :limit
     release: TextClause  # :ids, :token, :held
     unhold: TextClause  # PostgreSQL :batch of keys, :limit; SQLite :destination, :message_key, :limit
     held_key: TextClause  # :destination, :message_key: the next key after this one of which a row is held
@@ -128,6 +129,11 @@ _SOURCES: Final = {
         "status = CASE WHEN :dead = 1 THEN 'dead' ELSE 'pending' END, "
         "died_at = CASE WHEN :dead = 1 THEN {now} END, available_at = {in_delay} "
         "WHERE id = :id AND lease_token = :token AND status || '' = 'pending'"
+    ),
+    "hasten": (
+        f"UPDATE {TABLE} SET available_at = {{now}} WHERE id IN (SELECT id FROM {TABLE} WHERE status = 'pending' "
+        "AND attempts > 0 AND available_at > {now} AND kind = :kind AND lease_token IS NULL "
+        "AND last_error LIKE :error ORDER BY available_at LIMIT :limit {skip})"
     ),
     "release": (
         f"UPDATE {TABLE} SET lease_token = NULL, available_at = {{now}}, held = :held "

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
@@ -218,6 +219,18 @@ class OutboxTable(DeadMessages):
             self._change(connection, self._sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
             for lane in lanes
         )
+
+    def hasten(self, kind: str, errors: Iterable[str]) -> int:
+        """Let rows of a kind be tried at once that wait because a server was away; return how many.
+
+        Args:
+            kind: of the messages.
+            errors: the names of the exceptions that told so.
+        """
+        return sum(self._in_pages(partial(self._hasten, kind=kind, error=f"{error}:%")) for error in errors)
+
+    def _hasten(self, connection: Connection, *, kind: str, error: str) -> int:
+        return self._change(connection, self._sql.hasten, kind=kind, error=error, limit=PAGE)
 
     def sweep(self) -> int:
         """Let go rows that are held although nothing is before them: the sibling's relay does not know that they wait.

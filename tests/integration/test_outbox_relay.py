@@ -176,7 +176,8 @@ def test_what_fails_is_retried_and_then_dead_and_holds_up_nobody(jf, queue, capl
         relay.run_once()
         relay.run_once()
     assert queue.given == ["good"]
-    assert len([record for record in caplog.records if "RuntimeError: broken" in record.message]) == 3
+    (told,) = [record.message for record in caplog.records]  # one line for one cause
+    assert told.startswith("3 outbox messages not sent, among them job bad-") and "RuntimeError: broken" in told
     stats = jf.messages.stats()
     assert (stats.pending, stats.failing, stats.last_error) == (3, 3, "RuntimeError: broken")
     assert "RuntimeError: broken" in jf.checks()["outbox"]().detail
@@ -209,6 +210,44 @@ def test_a_server_that_is_away_is_waited_for(jf, queue):
     relay.run_once()
 
     assert sorted(queue.given) == sorted(ids)
+
+
+def test_what_waited_for_a_server_is_due_once_it_is_back(jf, queue):
+    queue.refuse = lambda jobs: (
+        RuntimeError("its own fault") if jobs[0].id == "broken" else UnavailableError("no route")
+    )
+    write(jf, Job(task="t", id="waits"), Job(task="t", id="broken"))
+    relay = relay_of(jf)
+    for _ in range(3):
+        relay.run_once()
+        make_due(jf)
+    relay.run_once()
+    assert jf.messages.stats().failing == 2
+
+    queue.refuse = lambda jobs: RuntimeError("its own fault") if jobs[0].id == "broken" else None
+    write(jf, Job(task="t", id="new"))
+    relay.run_once()
+    assert queue.given == ["new"]
+    relay.run_once()
+
+    assert queue.given == ["new", "waits"]
+    stats = jf.messages.stats()
+    assert (stats.failing, stats.last_error) == (1, "RuntimeError: its own fault")
+
+
+def test_one_job_that_is_never_taken_makes_no_outage(jf, queue):
+    queue.refuse = lambda jobs: UnavailableError("no") if any(job.id == "never" for job in jobs) else None
+    write(jf, Job(task="t", id="never"))
+    relay = relay_of(jf)
+    for number in range(5):
+        relay.run_once()
+        write(jf, Job(task="t", id=f"other-{number}"))
+        while relay.run_once():
+            pass
+
+    assert jf.messages.stats().failing == 1
+    with jf.session() as session:
+        assert session.execute(text("SELECT attempts FROM jfast_outbox WHERE id = 'never'")).scalar() == 1
 
 
 def test_a_row_that_cannot_be_read_is_dead_at_once(jf, queue):
