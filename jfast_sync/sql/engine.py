@@ -25,8 +25,9 @@ from jfast_sync.forks import after_fork
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import ownership, sqlite_transactions
 from jfast_sync.sql.failures import is_lost, is_passing, translate
+from jfast_sync.sql.own_session import open_session
 from jfast_sync.sql.pools import check_sqlite, given_engines, own_engines
-from jfast_sync.sql.session import AttemptTransaction, forget_sessions, hold, ring_after
+from jfast_sync.sql.session import AttemptTransaction, forget_sessions, hold
 from jfast_sync.sql.tenants import work_as
 
 __all__ = ["Database"]
@@ -105,11 +106,9 @@ class Database:
         What the database refuses is raised as SQLAlchemy's own exceptions, as in any session. With ``rls`` all its
         transactions are those of the tenant that is the current one now.
         """
-        with hold(self.path), Session(self.engine) as session:
+        with hold(self.path), open_session(self.engine) as session:
             self.follow_tenant(session)
             yield session
-            session.commit()
-        ring_after(session)
 
     def attempt(self, tenant_id: str | None = None) -> AttemptTransaction:
         """Open the transaction of one job's run, of which the handler's session is a part.

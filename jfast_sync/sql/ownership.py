@@ -1,7 +1,8 @@
 """Who may end a transaction: a handler works inside the worker's, and only the worker commits or rolls it back.
 
 A session's own ``commit()`` and ``rollback()`` are savepoints there. What goes past the session - its connection's
-``commit()``, a ``COMMIT`` as text - would make writes durable before the fence has held, and is refused.
+``commit()``, a ``COMMIT`` as text - would make writes durable before the fence has held, and is refused. So it is in
+a request's session and ``jf.session()``: their writes would stay under an answer that says they do not.
 """
 
 from __future__ import annotations
@@ -34,14 +35,20 @@ _AUTOCOMMIT: Final = (
 
 @dataclass(slots=True)
 class Owner:
-    """The right to end one connection's transaction; ``ending`` while its holder does so."""
+    """The right to end a connection's transaction; ``ending`` while its holder does so, ``sent`` when COMMIT was.
+
+    ``others_roll_back``: who rolls the connection back itself harms nobody, for the holder's commit fails then.
+    """
 
     ending: bool = False
+    sent: bool = False
+    refusal: str = _REFUSAL
+    others_roll_back: bool = False
 
 
-def own(connection: Connection) -> Owner:
+def own(connection: Connection, owner: Owner | None = None) -> Owner:
     """Let nobody end the connection's transaction but the holder of what is returned."""
-    owner = Owner()
+    owner = owner or Owner()
     connection.execution_options(**{_OWNER: owner})
     return owner
 
@@ -49,8 +56,8 @@ def own(connection: Connection) -> Owner:
 def watch(engine: Engine) -> None:
     """Have an engine's connections keep to this, and refuse to begin a transaction that would be none."""
     event.listen(engine, "begin", _refuse_autocommit)
-    event.listen(engine, "commit", _refuse_others)
-    event.listen(engine, "rollback", _refuse_others)
+    event.listen(engine, "commit", _note_commit)
+    event.listen(engine, "rollback", _refuse_rollback)
     event.listen(engine, "before_cursor_execute", _refuse_text)
 
 
@@ -71,12 +78,29 @@ def _refuse_autocommit(connection: Connection) -> None:
         raise ConfigError(_AUTOCOMMIT)
 
 
-def _refuse_others(connection: Connection) -> None:
+def _owner(connection: Connection) -> Owner | None:
     owner: Owner | None = connection.get_execution_options().get(_OWNER)
+    return owner
+
+
+def _refuse_others(owner: Owner | None) -> None:
     if owner is not None and not owner.ending:
-        raise UnsupportedError(_REFUSAL)
+        raise UnsupportedError(owner.refusal)
+
+
+def _note_commit(connection: Connection) -> None:
+    owner = _owner(connection)
+    _refuse_others(owner)
+    if owner is not None:
+        owner.sent = True
+
+
+def _refuse_rollback(connection: Connection) -> None:
+    owner = _owner(connection)
+    if owner is not None and not owner.others_roll_back:
+        _refuse_others(owner)
 
 
 def _refuse_text(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
     if _ENDS.match(statement):
-        _refuse_others(connection)
+        _refuse_others(_owner(connection))

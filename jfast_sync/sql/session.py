@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from jfast_sync.errors import UnavailableError
+from jfast_sync.redact import error_text
 from jfast_sync.sql import sqlite_transactions
 from jfast_sync.sql.failures import translated
 from jfast_sync.sql.ownership import own
@@ -23,7 +24,7 @@ from jfast_sync.sql.tenants import begin_as, work_as
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["AttemptTransaction", "forget_sessions", "hold", "holds", "on_commit", "ring_after"]
+__all__ = ["AttemptTransaction", "forget_sessions", "has_bells", "hold", "holds", "on_commit", "ring_after"]
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,13 @@ def on_commit(session: Session, bell: Callable[[], None]) -> None:
     session.info.setdefault(_BELLS, {})[id(bell)] = bell
 
 
+def has_bells(session: Session) -> bool:
+    """Say whether something of ours was written in a session's transaction, or an earlier one that was rolled back."""
+    return _BELLS in session.info
+
+
 def ring_after(session: Session) -> None:
-    """Call what :func:`on_commit` noted; the commit has happened."""
+    """Call what :func:`on_commit` noted; the commit has happened, so what fails here is only logged."""
     _ring(session.info)
 
 
@@ -85,7 +91,10 @@ def _given_back(_: object, record: ConnectionPoolEntry) -> None:
 
 def _ring(info: dict[Any, Any]) -> None:
     for bell in info.pop(_BELLS, {}).values():
-        bell()
+        try:
+            bell()
+        except Exception as exc:
+            log.warning("nobody was woken after a commit: %s", error_text(exc))
 
 
 class AttemptTransaction:

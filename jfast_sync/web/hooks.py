@@ -86,10 +86,9 @@ def install(app: Flask, core: JFast, tenant: Tenant | None) -> None:
     hooks = _Hooks(app, core, tenant)
     first = app.before_request_funcs.setdefault(None, [])
     first.insert(0, hooks.arrive)
-    # Functions after a request run from the last to the first: the commit comes when nothing else can fail any more.
-    app.after_request_funcs.setdefault(None, []).insert(0, hooks.finish)
     app.teardown_request_funcs.setdefault(None, []).insert(0, hooks.tear_down)
     setattr(app, "handle_user_exception", hooks.noticing(app.handle_user_exception))  # noqa: B010 - mypy refuses `=`
+    setattr(app, "finalize_request", hooks.finishing(app.finalize_request))  # noqa: B010 - mypy refuses `=`
     setattr(app, "wsgi_app", Scoped(core, app.wsgi_app))  # noqa: B010 - mypy refuses `=`
     if JFastError not in app.error_handler_spec[None][None]:
         app.register_error_handler(JFastError, hooks.explain)
@@ -120,7 +119,20 @@ class _Hooks:
 
         return handle_user_exception
 
-    def finish(self, response: Response) -> Response:
+    def finishing(self, finalize: Callable[..., Response]) -> Callable[..., Response]:
+        """Commit when nothing else can fail any more: after the functions after a request, and the cookie's session."""
+
+        def finalize_request(*args: Any, **kwargs: Any) -> Response:
+            try:
+                response = finalize(*args, **kwargs)
+            except Exception:
+                request_session(self._core).failed = True
+                raise
+            return self._finish(response)
+
+        return finalize_request
+
+    def _finish(self, response: Response) -> Response:
         held = request_session(self._core)  # also where nobody asked for one: nobody shall after this
         if held.failed or response.status_code >= 400:
             _roll_back(held)
@@ -128,9 +140,9 @@ class _Hooks:
         try:
             held.commit()
         except Exception as exc:
-            self._report("the commit failed", exc)
+            self._report("the reply to the commit was lost" if held.unknown else "the commit failed", exc)
             response.close()
-            return send(self._uncommitted(exc))
+            return send(self._uncommitted(exc, unknown=held.unknown))
         return response
 
     def tear_down(self, _error: BaseException | None) -> None:
@@ -147,15 +159,21 @@ class _Hooks:
         log.error("%s %s: %s\n%s", request.method, request.path, what, traceback_text(error))
         got_request_exception.send(self._app, exception=error)
 
-    def _uncommitted(self, error: Exception) -> Answer:
+    def _uncommitted(self, error: Exception, *, unknown: bool) -> Answer:
         because = "The reason is in the log of this service." if self._prod else error_text(error)
+        outcome = (
+            "The request was carried out, but the reply to its commit was lost: it is not known whether everything was "
+            "written or nothing."
+            if unknown
+            else "The request was carried out but could not be committed; nothing was written."
+        )
         return problem(
             500,
-            f"The request was carried out but could not be committed; nothing was written. {because}",
+            f"{outcome} {because}",
             instance=request.path,
             request_id=current_request_id(),
-            kind="commit",
-            title="The commit failed",
+            kind="commit-unknown" if unknown else "commit",
+            title="The reply to the commit was lost" if unknown else "The commit failed",
         )
 
     def explain(self, error: JFastError) -> Response:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
+from jfast_sync.sql.own_session import commit_unknown
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
@@ -58,8 +60,13 @@ class RequestSession:
         if self._session is not None and self._core.database is not None and not self._ended:
             self._core.database.follow_tenant(self._session)
 
+    @property
+    def unknown(self) -> bool:
+        """Whether :meth:`commit` failed in a way that does not tell whether everything was written or nothing."""
+        return commit_unknown(self._session)
+
     def commit(self) -> None:
-        """Commit and close it; what goes wrong is raised, and nothing is written then."""
+        """Commit and close it; what goes wrong is raised, and nothing is written then unless :attr:`unknown`."""
         self._ended = True
         block, self._block = self._block, None
         if block is not None:
