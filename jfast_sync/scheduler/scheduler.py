@@ -15,7 +15,8 @@ from jfast_sync.health import Health
 from jfast_sync.loop import Deadline, Loop
 from jfast_sync.ports import Claimed, ClaimLostError, Queue, SharesTransaction, TickClaim, TickStore
 from jfast_sync.redact import error_text
-from jfast_sync.scheduler.report import from_the_future, shown, some, troubles
+from jfast_sync.scheduler.notices import Notices
+from jfast_sync.scheduler.report import shown, troubles
 from jfast_sync.scheduler.store_time import StoreTime
 from jfast_sync.scheduler.tick_job import tick_job
 from jfast_sync.scheduler.timetable import ON_TIME, OVERDUE, Entry, Timetable
@@ -31,9 +32,8 @@ __all__ = ["Scheduler"]
 log = logging.getLogger("jfast_sync.scheduler")
 
 _LONGEST_SLEEP: Final = 30.0  # seconds; a clock that was changed is noticed after this long
-_LONGEST_PASS: Final = 1.0  # seconds; then the store's clock is read again
+_LONGEST_PASS: Final = timedelta(seconds=1)  # then the store's clock is read again
 _PRUNE_EVERY: Final = 3600.0
-_COUNTED: Final = 100
 _ASKED_AT_ONCE: Final = 1000
 _HELD: Final = "somebody else holds its claim and does not end; it goes on when that process does, or is killed"
 
@@ -73,6 +73,7 @@ class Scheduler:
         self._retention = retention
         self._setup = setup
         self._time = StoreTime(store)
+        self._notices = Notices()
         self._timetable: Timetable | None = None
         self._revision = -1
         self._prune_at = 0.0
@@ -116,14 +117,13 @@ class Scheduler:
     def _step(self) -> float:
         if self._timetable is None:
             self._setup()
-        timetable = self._current(self._time.read())
-        end = Deadline(_LONGEST_PASS)
-        while not (self._loop.stopping or end.passed):
-            entry = timetable.take(self._time.now())
-            if entry is None:
-                break
+        now = self._time.read()
+        timetable, end = self._current(now), now + _LONGEST_PASS
+        while not self._loop.stopping and now < end and (entry := timetable.take(now)) is not None:
             self._look(entry)
             timetable.put(entry)
+            now = self._time.now()
+        self._notices.end_of_pass()
         self._prune()
         if timetable.next_look is None:
             return _LONGEST_SLEEP
@@ -141,14 +141,8 @@ class Scheduler:
         latest = self._latest([schedule.name for schedule in new])
         timetable.change(schedules, latest, now)
         self._timetable, self._revision = timetable, revision
-        self._say_new(new)
-        silent = [name for name, last in latest.items() if from_the_future(last, now)]
-        if silent:
-            log.warning(
-                "%d schedules are silent until the store's clock has passed their latest claim: %s",
-                len(silent),
-                some(silent),
-            )
+        self._notices.unknown_tasks([schedule for schedule in new if self._tasks.find(schedule.task) is None])
+        self._notices.silent(latest, now)
         log.info("scheduler %s: %d schedules, ticks in %s", self.name, len(schedules), self._store.store)
         return timetable
 
@@ -158,25 +152,14 @@ class Scheduler:
             latest |= self._store.latest(names[start : start + _ASKED_AT_ONCE])
         return latest
 
-    def _say_new(self, new: Sequence[ScheduleDeclaration]) -> None:
-        unknown = [
-            f"{schedule.name} for task {schedule.task} ({schedule.where})"
-            for schedule in new
-            if self._tasks.find(schedule.task) is None
-        ]
-        if unknown:
-            log.warning(
-                "%d schedules are for tasks this process does not know, and enqueue for whoever does: %s",
-                len(unknown),
-                some(unknown),
-            )
-
     def _look(self, entry: Entry) -> None:
         now = self._time.now()
         try:
             found = self._due(entry, now)
             if found.fires is None:
-                self._leave_out(entry, now, found.next)
+                if self._notices.left_out(entry, found.next):
+                    entry.leave_out(now)
+                entry.wait_for(found.next)
                 return
             entry.next_tick = found.fires
             outcome = self._claim(entry.schedule, found.fires)
@@ -189,7 +172,7 @@ class Scheduler:
                 self._again(entry, _HELD if now - found.fires > OVERDUE else entry.error, base=0.2)
                 return
             if outcome is Claimed.WON:
-                self._say(entry, found.fires)
+                self._notices.fired(entry, found.fires, self._time.now())
             entry.dealt_with(found.fires, found.next)
 
     def _due(self, entry: Entry, now: datetime) -> Due:
@@ -229,38 +212,9 @@ class Scheduler:
             raise _TooLateError
 
     def _again(self, entry: Entry, error: str | None, *, base: float) -> None:
-        if error is not None and error != entry.error:
-            name, tick = entry.schedule.name, entry.next_tick.isoformat()
-            log.warning("schedule %s: the tick of %s is tried again: %s", name, tick, error)
+        if error is not None:
+            self._notices.tried_again(entry, error)
         entry.again(self._time.now(), error, base=base)
-
-    def _say(self, entry: Entry, tick: datetime) -> None:
-        name, late = entry.schedule.name, self._time.now() - tick
-        log.debug("schedule %s: tick of %s", name, tick.isoformat())
-        skipped = entry.passed_over(tick, at_most=_COUNTED)
-        if late > OVERDUE or skipped:
-            log.warning(
-                "schedule %s: the tick of %s fires %s late; %d%s before it are skipped",
-                name,
-                tick.isoformat(),
-                timedelta(seconds=late // timedelta(seconds=1)),
-                skipped,
-                " or more" if skipped == _COUNTED else "",
-            )
-
-    def _leave_out(self, entry: Entry, now: datetime, following: datetime) -> None:
-        skipped = entry.passed_over(following, at_most=_COUNTED)
-        if skipped:
-            log.warning(
-                "schedule %s: %d%s ticks before that of %s are skipped: they were missed, and catch_up is False",
-                entry.schedule.name,
-                skipped,
-                " or more" if skipped == _COUNTED else "",
-                following.isoformat(),
-            )
-            entry.leave_out(now, following)
-        else:
-            entry.wait_for(following)
 
     def _prune(self) -> None:
         if time.monotonic() < self._prune_at:

@@ -72,10 +72,9 @@ class Entry:
         self.since = self.last = tick
         self.wait_for(following)
 
-    def leave_out(self, until: datetime, following: datetime) -> None:
+    def leave_out(self, until: datetime) -> None:
         """Note that ticks up to an instant will not be claimed any more."""
         self.since = max(self.since, until)
-        self.wait_for(following)
 
     def wait_for(self, tick: datetime) -> None:
         """Look again when this tick is due."""

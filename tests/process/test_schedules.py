@@ -51,8 +51,10 @@ def rounds(fleet: Fleet, processes: int, ticks: int, longest_gap: timedelta) -> 
 def assert_no_trouble(started: list[WorkerProcess]) -> None:
     for process in started:
         assert process.running
-        # psycopg's C code is surprised by the other datetime of the process with the wrong clock.
-        assert [line for line in process.trouble() if "datetime.datetime size changed" not in line] == []
+        # psycopg's C code is surprised by the other datetime of the process with the wrong clock; and that a tick was
+        # left out because somebody stood still is said by whoever claims the next.
+        expected = ("datetime.datetime size changed", "before it are skipped")
+        assert [line for line in process.trouble() if not any(words in line for words in expected)] == []
 
 
 def test_four_processes_tick_once_though_one_is_killed_and_one_stopped(fleet: Fleet) -> None:
@@ -75,7 +77,7 @@ def stop_one_inside_a_tick(fleet: Fleet, started: list[WorkerProcess]) -> tuple[
 
 
 @pytest.mark.parametrize("fleet", ["postgresql", "redis"], indirect=True)
-def test_a_process_stopped_inside_a_tick_delays_no_other_and_loses_none(fleet: Fleet) -> None:
+def test_a_process_stopped_inside_a_tick_delays_no_other_and_fires_nothing_behind_a_later_one(fleet: Fleet) -> None:
     started = start(fleet, 3)
     fleet.wait_for_ticks(2)
     stopped, held = stop_one_inside_a_tick(fleet, started)
@@ -86,8 +88,9 @@ def test_a_process_stopped_inside_a_tick_delays_no_other_and_loses_none(fleet: F
     print(f"while one is stopped inside a tick: the other schedule is up to {max(delays)} late")
     assert max(delays) < 2 * SECOND
     stopped.resume()
-    eventually(lambda: held in fleet.ticks(), what="the job of the tick it was at")
-    assert_each_tick_once(fleet.wait_for_ticks(2), longest_gap=4 * SECOND)
+    found = fleet.wait_for_ticks(3)
+    assert_each_tick_once(found, longest_gap=4 * SECOND)
+    assert held not in found
     assert_no_trouble(started)
 
 
