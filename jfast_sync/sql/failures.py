@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -19,6 +20,9 @@ _STALE_PLAN: Final = "0A000"  # "cached plan must not change result type": stays
 _PASSING: Final = frozenset({"40001", "40P01", "55P03", "57014", "25P03"})
 _NO_SCHEMA: Final = frozenset({"42P01", "42703", "3F000"})
 _SQLITE_BUSY: Final = ("locked", "busy")
+_NO_RIGHT: Final = "42501"
+_DENIED: Final = re.compile(r"permission denied for (table|relation|sequence|schema) (\S+)")
+_GRANTS: Final = {"sequence": "USAGE ON SEQUENCE", "schema": "CREATE ON SCHEMA"}
 
 
 class LockTimeout(UnavailableError):
@@ -58,7 +62,18 @@ def translate(exc: Exception) -> Exception:
         return LockTimeout(f"the database is held by another transaction: {text}")
     if state in _NO_SCHEMA or "no such table" in text or "no such column" in text or "has no column" in text:
         return SchemaError(f'the database\'s tables are missing or old; run "jfast-sync db upgrade" ({text})')
+    if state == _NO_RIGHT:
+        return SchemaError(_missing_right(text))
     return UnavailableError(f"the database cannot serve now: {text}")
+
+
+def _missing_right(text: str) -> str:
+    denied = _DENIED.search(text)
+    if denied is None:
+        return f'the database\'s role may not do this; "jfast-sync db upgrade" is for the owner of the tables ({text})'
+    kind, name = denied.groups()
+    right = _GRANTS.get(kind, "SELECT, INSERT, UPDATE, DELETE ON")
+    return f'the database\'s role lacks a right; as the owner run "GRANT {right} {name} TO" this role ({text})'
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
-from jfast_sync.errors import UnavailableError
+from jfast_sync.errors import SchemaError, UnavailableError
 from jfast_sync.sql.failures import translated
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def end_stale(database: Database, lease: Lease) -> int:
     names = [_name(lease.job.id, lapses) for lapses in range(max(lease.lapses - _REMEMBERED, 0), lease.lapses)]
     try:
         ended = database.transact(lambda connection: int(connection.execute(_END, {"names": names}).scalar_one()))
-    except UnavailableError as exc:
+    except (UnavailableError, SchemaError) as exc:
         log.warning("an earlier transaction of job %s, if there is one, could not be ended: %s", lease.job.id, exc)
         return 0
     if ended:

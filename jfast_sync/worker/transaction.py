@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from jfast_sync.backoff import backoff
-from jfast_sync.errors import ConfigError, LeaseLostError, UnavailableError
+from jfast_sync.errors import ConfigError, LeaseLostError, SchemaError, UnavailableError
 from jfast_sync.inbox import claim_on, claimed
 from jfast_sync.job import Lease
 from jfast_sync.outcome import Done, Outcome, Release, Retry, decide
@@ -122,7 +122,7 @@ class Transactions:
         try:
             end_stale(database, lease)  # whoever ran it before may be paused, and hold the key and rows we need
             transaction = database.attempt(tenant_id=lease.job.tenant_id)
-        except UnavailableError as exc:
+        except (UnavailableError, SchemaError) as exc:
             self._refusals += 1  # growing pauses, or a queue elsewhere would hand the same jobs round and round
             raise NotBegun(_put_off(exc, self._refusals)) from exc
         self._refusals = 0
@@ -148,7 +148,7 @@ class Transactions:
             for message_id, consumer, tenant_id in wanted:
                 if not claim_on(transaction.connection, message_id, consumer=consumer, tenant_id=tenant_id):
                     return False
-        except UnavailableError as exc:  # a lock timeout is one: somebody's transaction holds the key
+        except (UnavailableError, SchemaError) as exc:  # also a lock timeout, and a right that was taken away
             raise NotBegun(_put_off(exc, 1)) from exc
         return True
 

@@ -1,10 +1,11 @@
-"""With row-level security: a role that somebody left on a pooled connection is nobody else's."""
+"""Roles: one that was left on a pooled connection is nobody else's, and one that owns nothing is told what it needs."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -12,12 +13,23 @@ from psycopg import sql
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.orm import Session
 
+from jfast_sync import JFast, Job
+from jfast_sync.buses.recording import RecordingBus
+from jfast_sync.config import load_config
 from jfast_sync.context import Origin, bind
+from jfast_sync.errors import SchemaError
+from jfast_sync.event import Event
+from jfast_sync.queues.memory import MemoryQueue
+from jfast_sync.queues.sql import SqlQueue
 from jfast_sync.sql import dsn as forms
+from jfast_sync.sql import schema
 from jfast_sync.sql.engine import Database
-from tests.integration.test_tenants import admin, database, notes, visible
+from jfast_sync.tasks.registry import Registry
+from tests.integration.test_tenants import RIGHTS, Roles, admin, database, notes, role, visible
+from tests.waiting import eventually
+from tests.worker_harness import Bench
 
-__all__ = ["admin", "database", "notes"]
+__all__ = ["admin", "database", "notes", "role"]
 
 LEFT = {
     "SET": "SET ROLE {role}",
@@ -133,3 +145,90 @@ def test_without_row_level_security_roles_are_left_alone(notes: str, above: str)
         assert role_of(session) == above
     database.dispose()
     engine.dispose()
+
+
+# --- rights ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app_dsn(notes: str, role: Roles, admin: psycopg.Connection) -> str:
+    """The guide's role that owns nothing, with the rights the guide gives it."""
+    owner = Database(notes)
+    schema.upgrade(owner)
+    owner.dispose()
+    dsn = role("app")
+    admin.execute(RIGHTS.replace("notes_app", urlsplit(dsn).username or "").encode())
+    return dsn
+
+
+def everything(dsn: str, *, elsewhere: bool) -> int:
+    """Enqueue, publish, claim, relay, run and tick as an app does; return how many jobs ran."""
+    ran: list[str] = []
+    tasks = Registry()
+    tasks.task("note")(lambda payload: ran.append("note"))
+    tasks.task("keyed", idempotent_on=lambda payload: 1)(lambda payload: ran.append("keyed"))
+    overrides: dict[str, Any] = {"app": {"env": "prod"}, "database": {"dsn": dsn}, "queue": {"listen": False}}
+    queue = MemoryQueue() if elsewhere else None
+    with JFast(load_config(environ={}, overrides=overrides), tasks=tasks, queue=queue, bus=RecordingBus()) as jf:
+        with jf.session() as session:
+            jf.outbox.enqueue(session, Job(task="note"))
+            jf.outbox.enqueue(session, Job(task="keyed"))
+            jf.outbox.publish(session, "orders", Event(type="placed"))
+        while jf.relaying.run_once():
+            pass
+        jf.start_worker(threads=1, drain=True).join()
+        jf.queue.stats()
+    return len(ran)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_rights_of_the_guide_are_enough(app_dsn: str, elsewhere: bool) -> None:
+    assert everything(app_dsn, elsewhere=elsewhere) == 2
+
+
+@pytest.mark.parametrize(
+    "missing", ["USAGE ON SEQUENCE jfast_outbox_seq", "INSERT ON jfast_outbox", "INSERT ON jfast_jobs"]
+)
+def test_a_missing_right_is_named_with_the_statement_that_gives_it(
+    app_dsn: str, admin: psycopg.Connection, missing: str
+) -> None:
+    name = urlsplit(app_dsn).username
+    admin.execute(f"REVOKE {missing} FROM {name}, PUBLIC".encode())
+    with pytest.raises(SchemaError, match="permission denied") as caught:
+        everything(app_dsn, elsewhere="outbox" in missing)
+    grant = str(caught.value).partition('run "')[2].partition('"')[0]
+    admin.execute(f"{grant} {name}".encode())
+    assert everything(app_dsn, elsewhere="outbox" in missing) >= 1
+
+
+def test_a_right_that_was_taken_away_costs_a_job_no_attempt(app_dsn: str, admin: psycopg.Connection) -> None:
+    revoke = f"REVOKE INSERT ON jfast_inbox FROM {urlsplit(app_dsn).username}"
+    admin.execute(revoke.encode())
+    database = Database(app_dsn)
+    bench = Bench(SqlQueue(database, listen=False), database)
+    bench.tasks.task("keyed", idempotent_on=lambda payload: 1)(lambda payload: None)
+    bench.enqueue("keyed", id="x", max_attempts=1)
+    with bench.running(threads=1):
+        eventually(lambda: "GRANT SELECT, INSERT" in str(bench.queue.find("x").job.error))
+    assert bench.queue.find("x").job.attempts == 0
+    bench.queue.close()
+
+
+def test_an_upgrade_by_somebody_who_does_not_own_the_tables_says_so(app_dsn: str, admin: psycopg.Connection) -> None:
+    admin.execute("DROP INDEX jfast_jobs_due_idx")
+    admin.execute("UPDATE jfast_schema SET version = 0")
+    database = Database(app_dsn)
+    with pytest.raises(SchemaError, match='"jfast-sync db upgrade" is for the owner of the tables'):
+        schema.upgrade(database)
+    database.dispose()
+
+
+def test_an_upgrade_by_somebody_who_may_make_no_tables_says_so(role: Roles, admin: psycopg.Connection) -> None:
+    dsn = role("new")
+    name = urlsplit(dsn).username
+    admin.execute(f"REVOKE ALL ON SCHEMA public FROM {name}, PUBLIC".encode())
+    admin.execute(f"GRANT USAGE ON SCHEMA public TO {name}".encode())
+    database = Database(dsn)
+    with pytest.raises(SchemaError, match='run "GRANT CREATE ON SCHEMA public TO" this role'):
+        schema.upgrade(database)
+    database.dispose()

@@ -14,9 +14,9 @@ from flask import Flask
 from psycopg import sql
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from jfast_sync import JFast, Job
+from jfast_sync import JFast, Job, current_tenant_id
 from jfast_sync.app import load
 from jfast_sync.config import load_config
 from jfast_sync.context import Origin, bind
@@ -37,7 +37,7 @@ from tests.servers import PostgresServer
 from tests.worker_harness import Bench
 
 GUIDE = "docs/guides/tenants.md"
-TABLE, NOBODY_COUNTS, ROLE = (block.text for block in blocks(GUIDE) if block.language == "sql")
+TABLE, NOBODY_COUNTS, ROLE, RIGHTS = (block.text for block in blocks(GUIDE) if block.language == "sql")
 TENANTS = ("a", "b", None)
 ROWS = {"a": 2, "b": 3}
 
@@ -316,6 +316,104 @@ def test_a_session_that_looked_the_tenant_up_goes_on_as_it(notes: str, how: str)
     app.extensions["jfast"].close()
 
 
+class Base(DeclarativeBase):
+    pass
+
+
+class Note(Base):
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    words: Mapped[str]
+
+
+@pytest.fixture(params=["our engine", "the user's engine"])
+def switching(request: pytest.FixtureRequest, notes: str) -> Iterator[FlaskJFast]:
+    """An app whose requests change their tenant with `set_tenant`."""
+    engine = create_engine(notes.replace("postgresql://", "postgresql+psycopg://"), pool_size=1, max_overflow=0)
+    overrides: dict[str, dict[str, object]] = {"database": {"dsn": notes, "rls": True}, "queue": {"listen": False}}
+    jf = FlaskJFast(Flask("shop"), overrides=overrides, engine=engine if request.param != "our engine" else None)
+    with jf.core.session() as session:  # what there is to begin with
+        session.execute(text("SELECT 1"))
+    yield jf
+    jf.core.close()
+    engine.dispose()
+
+
+def requests_of(jf: FlaskJFast, view: Callable[[], Any]) -> int:
+    """Answer one request with a view; returns the status."""
+    (app,) = jf._apps
+    app.add_url_rule("/", view_func=view)
+    return app.test_client().get("/").status_code
+
+
+GOING_BACK: dict[str, Callable[[Session, Callable[[], None]], None]] = {}
+
+
+def going_back(way: Callable[[Session, Callable[[], None]], None]) -> None:
+    GOING_BACK[way.__name__] = way
+
+
+@going_back
+def the_sessions(session: Session, change: Callable[[], None]) -> None:
+    nested = session.begin_nested()
+    change()
+    nested.rollback()
+
+
+@going_back
+def the_connections(session: Session, change: Callable[[], None]) -> None:
+    nested = session.connection().begin_nested()
+    change()
+    nested.rollback()
+
+
+@going_back
+def as_text(session: Session, change: Callable[[], None]) -> None:
+    session.execute(text("SAVEPOINT mine"))
+    change()
+    session.execute(text("/* back */ rollback work to savepoint mine"))
+
+
+@pytest.mark.parametrize("way", GOING_BACK)
+def test_a_savepoint_does_not_bring_the_tenant_before_back(switching: FlaskJFast, way: str) -> None:
+    def view() -> str:
+        switching.set_tenant("a")
+        assert visible(get_session()) == {"a": 2}
+        GOING_BACK[way](get_session(), lambda: switching.set_tenant("b"))
+        assert current_tenant_id() == "b"
+        assert visible(get_session()) == {"b": 3}
+        return ""
+
+    assert requests_of(switching, view) == 200
+
+
+def test_no_loaded_row_crosses_a_change_of_the_tenant(switching: FlaskJFast, admin: psycopg.Connection) -> None:
+    (number,) = admin.execute("SELECT min(id) FROM notes WHERE tenant_id = 'a'").fetchone() or (0,)
+
+    def view() -> str:
+        switching.set_tenant("a")
+        kept = get_session().get(Note, number)
+        assert kept is not None
+        switching.set_tenant("b")
+        assert get_session().get(Note, number) is None
+        switching.set_tenant("a")
+        assert get_session().get(Note, number) is not None
+        return ""
+
+    assert requests_of(switching, view) == 200
+
+
+def test_what_was_added_is_written_as_who_added_it(switching: FlaskJFast, admin: psycopg.Connection) -> None:
+    def view() -> str:
+        switching.set_tenant("a")
+        get_session().add(Note(words="added"))
+        switching.set_tenant("b")
+        return ""
+
+    assert requests_of(switching, view) == 200
+    assert admin.execute("SELECT tenant_id FROM notes WHERE words = 'added'").fetchall() == [("a",)]
+
+
 # --- roles -----------------------------------------------------------------------------------------------------
 
 Roles = Callable[..., str]
@@ -469,9 +567,7 @@ def test_the_guide_works_as_written(
     owner = Database(notes)
     schema.upgrade(owner)
     owner.dispose()
-    for (table,) in admin.execute(r"SELECT tablename FROM pg_tables WHERE tablename LIKE 'jfast\_%'").fetchall():
-        grant = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
-        admin.execute(grant.format(sql.Identifier(table), sql.Identifier(name)))
+    admin.execute(RIGHTS.replace("notes_app", name).encode())
     for block in blocks(GUIDE):
         if block.file is not None:
             file = tmp_path / block.file
@@ -499,3 +595,4 @@ def test_every_statement_of_the_guide_is_run_here() -> None:
     assert tenants.SETTING in TABLE
     assert tenants.SETTING in NOBODY_COUNTS
     assert "CREATE ROLE" in ROLE
+    assert "ON SEQUENCE" in RIGHTS
