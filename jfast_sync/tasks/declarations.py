@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,10 +32,12 @@ class Declarations:
         """Add a task, or replace it when the same function is declared again (a module reloaded).
 
         Raises:
-            DeclarationError: its name, an alias or its schedule's name is another's; the message names both places.
+            DeclarationError: its name, an alias or its schedule's name is another's, or the function has a schedule
+                already; the message names both places.
         """
         with self._lock:
             self.check_free(task)
+            self._check_one_schedule(task)
             if task.schedule is not None:
                 self._check_schedule(task.schedule, replacing=task.name)
             self._forget(task.name)
@@ -76,6 +79,14 @@ class Declarations:
     def schedules(self) -> list[ScheduleDeclaration]:
         with self._lock:
             return list(self._schedules.values())
+
+    def _check_one_schedule(self, task: Task) -> None:
+        """Refuse a second @task on one function object, which no reload makes, where a schedule would be lost by it."""
+        old = self._tasks.get(task.name)
+        if old is None or old.schedule is None or old.schedule == task.schedule:
+            return
+        if inspect.unwrap(old.function) is inspect.unwrap(task.function):
+            raise DeclarationError(_one_schedule(task, old.schedule))
 
     def _check_schedule(self, schedule: ScheduleDeclaration, replacing: str | None = None) -> None:
         other = self._schedules.get(schedule.name)
@@ -129,6 +140,14 @@ def _schedule_taken(new: ScheduleDeclaration, old: ScheduleDeclaration) -> str:
     return (
         f"{new.where}: a schedule called {new.name!r} is declared at {old.where} already; "
         'give this one a name of its own: name="..."'
+    )
+
+
+def _one_schedule(task: Task, old: ScheduleDeclaration) -> str:
+    place = task.schedule.where if task.schedule is not None else task.where
+    return (
+        f"{place}: @task({task.name!r}) is on {_qualname(task)}() already, with {old.recurrence()} at {old.where}; one "
+        f'@task holds one schedule: declare the other by tasks.schedule({task.name!r}, ..., name="...")'
     )
 
 

@@ -231,7 +231,8 @@ def _declared(function: Callable[..., Any], name: str, options: dict[str, Any], 
     inner = inspect.unwrap(function)
     chosen = dict(options)
     recurring = {key: chosen.pop(key) for key in ("every", "cron", "timezone", "catch_up", "payload", "jitter")}
-    schedule, injection = schedule_of(where, name, **recurring), injection_of(function, where, scope.f_locals)
+    line = f"{scope.f_code.co_filename}:{scope.f_lineno}"  # the decorator's own: a function may have several
+    schedule, injection = schedule_of(line, name, **recurring), injection_of(function, where, scope.f_locals)
     check_tick_payload(schedule, injection.payload_type)
     aliases, retry_on, give_up_on = (chosen.pop(key) for key in ("aliases", "retry_on", "give_up_on"))
     return Task(

@@ -270,9 +270,6 @@ def test_a_repetition_does_not_wait_for_a_clock_that_was_put_back(bench: Bench) 
     assert bench.fired() == ["12:01:00"]
 
 
-def report_again() -> None: ...
-
-
 class BusyStore(MemoryTickStore):
     """Somebody was stopped while claiming ticks of one schedule."""
 
@@ -566,13 +563,18 @@ def test_a_schedule_declared_later_begins_at_its_next_tick_and_leaves_the_others
 
 
 def test_a_schedule_declared_anew_goes_on_from_its_latest_tick(bench: Bench) -> None:
-    task("again", every=MINUTE)(report_again)
+    def executed() -> Any:
+        def report_again() -> None: ...
+
+        return report_again
+
+    task("again", every=MINUTE)(executed())
     bench.tasks = Registry()
     scheduler = bench.scheduler()
     scheduler._step()
     bench.clock.advance(60)
     scheduler._step()
-    task("again", every=2 * MINUTE)(report_again)  # its module was executed again
+    task("again", every=2 * MINUTE)(executed())  # its module was executed again
     for _ in range(4):
         bench.clock.advance(60)
         scheduler._step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -133,3 +134,25 @@ def test_the_task_of_a_schedule_has_a_name(name: Any) -> None:
 def test_attempts_of_a_schedule_are_counted_from_one(attempts: Any) -> None:
     with pytest.raises(DeclarationError, match="max_attempts must be a whole number"):
         Registry().schedule("report", cron="@daily", max_attempts=attempts)
+
+
+def test_a_second_decorator_does_not_take_the_firsts_schedule_away() -> None:
+    with pytest.raises(DeclarationError) as caught:
+
+        @task("report", cron="0 3 * * *")
+        @task("report", cron="0 4 * * *")
+        def stacked() -> None: ...
+
+    said = str(caught.value)
+    upper, lower = (int(place) for place in re.findall(re.escape(HERE) + r":(\d+)", said))
+    assert lower == upper + 1
+    assert "with 0 4 * * * (UTC)" in said
+    assert "tasks.schedule('report', ..., name=\"...\")" in said
+
+
+def test_declaring_a_function_once_more_does_not_take_its_schedule_away() -> None:
+    for _ in range(2):
+        task("weekly", cron="@weekly")(report)  # the very same is no other, whatever its line
+    with pytest.raises(DeclarationError, match=r"'weekly'\) is on report\(\) already"):
+        task("weekly")(report)
+    assert [made.name for made in Registry().schedules()] == ["weekly"]
