@@ -23,12 +23,11 @@ from jfast_sync.context import current_tenant_id
 from jfast_sync.errors import ConfigError, UnavailableError
 from jfast_sync.forks import after_fork
 from jfast_sync.sql import dsn as forms
-from jfast_sync.sql import ownership, sqlite_transactions
+from jfast_sync.sql import ownership, sqlite_transactions, tenants
 from jfast_sync.sql.failures import is_lost, is_passing, translate
 from jfast_sync.sql.own_session import open_session
 from jfast_sync.sql.pools import check_sqlite, given_engines, own_engines
 from jfast_sync.sql.session import AttemptTransaction, forget_sessions, hold
-from jfast_sync.sql.tenants import work_as
 
 __all__ = ["Database"]
 
@@ -85,6 +84,8 @@ class Database:
                 f"[plugin.database] rls = true needs PostgreSQL, and this database is {self.dialect}: tenants would "
                 "not be kept apart"
             )
+        if rls:
+            tenants.watch(self.engine)
         if self.dialect == "sqlite":
             check_sqlite()
             self.path = os.path.realpath(self.engine.url.database or "")
@@ -121,7 +122,7 @@ class Database:
     def follow_tenant(self, session: Session) -> None:
         """With ``rls``: make what a session does from now on that of the current tenant."""
         if self.rls:
-            work_as(session, current_tenant_id())
+            tenants.work_as(session, current_tenant_id())
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a short transaction on the queue's own connections.

@@ -13,10 +13,11 @@ behind a pooler, whose server connections others had before, what the server say
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.orm import Session, SessionTransaction
 
 from jfast_sync.errors import ConfigError, SchemaError
@@ -25,7 +26,7 @@ from jfast_sync.sql.failures import translated
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["POOLED", "SETTING", "begin_as", "check", "flaw", "work_as"]
+__all__ = ["POOLED", "SETTING", "begin_as", "check", "flaw", "watch", "work_as"]
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,11 @@ _UNPROTECTED: Final = "[plugin.database] rls = true, but no table has row-level 
 _SHOWN: Final = 5  # tables named in one message
 _ROLE_AT_FIRST: Final = "jfast_role"
 _SET: Final = f"SELECT set_config('{SETTING}', :tenant, true)"
+_SET_AGAIN: Final = text(_SET)
 _MEET: Final = text(f"{_SET}, current_setting('role')")
 _RETURN: Final = text(f"{_SET}, set_config('role', :role, true)")
 _RESET: Final = text(f"{_SET}, set_config('role', (SELECT reset_val FROM pg_settings WHERE name = 'role'), true)")
+_GOES_BACK: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*ROLLBACK\b.*\bTO\b", re.IGNORECASE | re.DOTALL)
 _ROLE: Final = text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
 #: Protected tables, and whether the role passes by their policies: it owns them, or is a member of who does.
 _TABLES: Final = text(
@@ -55,6 +58,7 @@ def begin_as(connection: Connection, tenant_id: str | None) -> None:
     The role becomes the one that the connection began with.
     """
     given = {"tenant": tenant_id or ""}
+    connection.execution_options(**{_TENANT: given["tenant"]})
     if connection.get_execution_options().get(POOLED):
         connection.execute(_RESET, given)
     elif (role := connection.info.get(_ROLE_AT_FIRST)) is not None:
@@ -66,11 +70,30 @@ def begin_as(connection: Connection, tenant_id: str | None) -> None:
 def work_as(session: Session, tenant_id: str | None) -> None:
     """Make the session's transaction, if it is in one, and all that it will begin those of a tenant.
 
-    Of nobody when it is None or empty.
+    Of nobody when it is None or empty. What was added before is written as the tenant before, and what was loaded
+    before is loaded again when it is next asked for: no row is shown or written across the change.
     """
-    session.info[_TENANT] = tenant_id or ""
+    before, tenant = session.info.get(_TENANT), tenant_id or ""
+    if before == tenant:
+        return
+    if before is not None:
+        session.flush()
+    session.info[_TENANT] = tenant
     if session.in_transaction():
-        begin_as(session.connection(), tenant_id)
+        begin_as(session.connection(), tenant)
+    session.expire_all()
+
+
+def watch(engine: Engine) -> None:
+    """Keep the tenant over savepoints, whose rollback takes a change of the setting back, however it was asked for."""
+    event.listen(engine, "after_cursor_execute", _after)
+
+
+def _after(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+    if _GOES_BACK.match(statement):
+        tenant = connection.get_execution_options().get(_TENANT)
+        if tenant is not None:
+            connection.execute(_SET_AGAIN, {"tenant": tenant})
 
 
 @event.listens_for(Session, "after_begin")

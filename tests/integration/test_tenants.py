@@ -331,9 +331,8 @@ def switching(request: pytest.FixtureRequest, notes: str) -> Iterator[FlaskJFast
     """An app whose requests change their tenant with `set_tenant`."""
     engine = create_engine(notes.replace("postgresql://", "postgresql+psycopg://"), pool_size=1, max_overflow=0)
     overrides: dict[str, dict[str, object]] = {"database": {"dsn": notes, "rls": True}, "queue": {"listen": False}}
-    jf = FlaskJFast(Flask("shop"), overrides=overrides, engine=engine if request.param != "our engine" else None)
-    with jf.core.session() as session:  # what there is to begin with
-        session.execute(text("SELECT 1"))
+    app = Flask("shop")
+    jf = FlaskJFast(app, overrides=overrides, engine=engine if request.param != "our engine" else None)
     yield jf
     jf.core.close()
     engine.dispose()
@@ -341,7 +340,7 @@ def switching(request: pytest.FixtureRequest, notes: str) -> Iterator[FlaskJFast
 
 def requests_of(jf: FlaskJFast, view: Callable[[], Any]) -> int:
     """Answer one request with a view; returns the status."""
-    (app,) = jf._apps
+    (app,) = jf._apps  # which the fixture keeps
     app.add_url_rule("/", view_func=view)
     return app.test_client().get("/").status_code
 
