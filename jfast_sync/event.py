@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from jfast_sync import context
 from jfast_sync.errors import PayloadError
-from jfast_sync.job import new_id
+from jfast_sync.job import check_trace, new_id
 
 __all__ = ["Event", "subscriber_job_id"]
 
@@ -53,7 +53,7 @@ class Event:
         for name, limit in _LIMITS.items():
             _check_text(name, getattr(self, name), limit)
         _check_instant(self.occurred_at)
-        _check_trace(self.trace)
+        check_trace("an event's trace", self.trace)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain JSON, its keys in the wire's order."""
@@ -144,8 +144,3 @@ def _check_instant(value: object) -> None:
         value.astimezone(UTC)
     except OverflowError:
         raise PayloadError(f"an event's occurred_at is outside of what a datetime can hold in UTC: {value}") from None
-
-
-def _check_trace(value: object) -> None:
-    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
-        raise PayloadError(f"an event's trace must be a mapping of texts (a W3C carrier), got {value!r:.80}")

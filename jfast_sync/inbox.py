@@ -6,6 +6,7 @@ A claim is a row. It commits with the work, so a redelivery finds it; it rolls b
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["claim_on", "claim_once", "claimed", "prune", "stored_key"]
 
 _LONGEST: Final = 128
-_SCOPED: Final = "@"
+_OURS: Final = "@"
 _HASHED: Final = "sha256:"
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _PRUNED_AT_ONCE: Final = 1000
 
 
@@ -130,18 +132,15 @@ def stored_key(message_id: Any, tenant_id: str | None) -> str:
     Raises:
         ValueError: an empty key.
     """
-    if isinstance(message_id, str):
-        if not message_id:
-            raise ValueError("an empty message id would be one claim shared by all; pass None for no claim")
-        raw = message_id
-        ours = False
-    else:
-        raw = f"{_SCOPED}:{typed_key(message_id)}"
-        ours = True
-    if tenant_id is not None:
-        return _fitting(f"{_SCOPED}{len(tenant_id)}:{tenant_id}:{raw}")
-    # A foreign text that looks like one of ours is hashed, so that it cannot be taken for it.
-    return _fitting(raw, always=not ours and raw.startswith((_SCOPED, _HASHED)))
+    if isinstance(message_id, str) and not message_id:
+        raise ValueError("an empty message id would be one claim shared by all; pass None for no claim")
+    if isinstance(message_id, str) and tenant_id is None:
+        return _foreign(message_id)
+    # A text that looks like one of ours is written with its type, as what is no text is.
+    plain = isinstance(message_id, str) and not message_id.startswith(_OURS)
+    raw = message_id if plain else f"{_OURS}:{typed_key(message_id)}"
+    key = raw if tenant_id is None else f"{_OURS}{len(tenant_id)}:{tenant_id}:{raw}"
+    return key if _fits(key) else _OURS + _hashed(key)
 
 
 def _row(message_id: Any, consumer: str, tenant_id: str | _Current | None) -> dict[str, Any]:
@@ -149,14 +148,21 @@ def _row(message_id: Any, consumer: str, tenant_id: str | _Current | None) -> di
         raise ValueError("an empty consumer would share its claims with everybody; name who claims")
     tenant = current_tenant_id() if isinstance(tenant_id, _Current) else tenant_id
     return {
-        "consumer": _fitting(consumer, always=consumer.startswith(_HASHED)),
+        "consumer": _foreign(consumer),
         "message_id": stored_key(message_id, tenant),
     }
 
 
-def _fitting(key: str, *, always: bool = False) -> str:
-    if not always and len(key) <= _LONGEST and "\0" not in key:
-        return key
+def _foreign(text: str) -> str:
+    """Return a text as it is, unless it does not fit or could be taken for one that was made here."""
+    return text if _fits(text) and not text.startswith((_OURS, _HASHED)) else _hashed(text)
+
+
+def _fits(key: str) -> bool:
+    return len(key) <= _LONGEST and not _UNSTORABLE.search(key)
+
+
+def _hashed(key: str) -> str:
     return _HASHED + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 

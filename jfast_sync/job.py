@@ -21,11 +21,13 @@ from typing import Any, Final, Self
 from jfast_sync import context
 from jfast_sync.errors import PayloadError
 
-__all__ = ["MAX_PRIORITY", "DeadJob", "Job", "Lease", "RunningJob", "new_id"]
+__all__ = ["MAX_PRIORITY", "DeadJob", "Job", "Lease", "RunningJob", "check_trace", "new_id"]
 
 MAX_PRIORITY: Final = 9
 _QUEUE: Final = re.compile(r"[^,\s]+")  # a list of queues is written with commas between them
 _LONGEST_DELAY: Final = timedelta(days=3660)  # ten years; the databases' intervals and dates end somewhere
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_LONGEST_TRACE: Final = 16_384  # characters: a traceparent, a tracestate and a baggage of the W3C's 8,192 bytes
 _MAX_TEXT: Final = {"id": 128, "task": 255, "queue": 128, "tenant_id": 255, "request_id": 128}
 
 
@@ -90,7 +92,8 @@ class Job:
         if self.delay is not None and self.available_at is not None:
             raise PayloadError("a job takes delay or available_at, not both")
         _check_delay(self.delay)
-        _check_trace(self.trace)
+        if self.trace is not None:
+            check_trace("trace", self.trace)
         for name in ("available_at", "created_at"):
             _check_aware(name, getattr(self, name))
 
@@ -231,11 +234,19 @@ def _check_delay(value: object) -> None:
         raise PayloadError(f"delay must be from 0 to {_LONGEST_DELAY.days:,} days, got {value}")
 
 
-def _check_trace(value: object) -> None:
-    if value is None:
-        return
+def check_trace(name: str, value: object) -> None:
+    """Refuse what no backend can store as a job's or an event's trace, or what would not fit into a header.
+
+    Raises:
+        PayloadError: the message begins with ``name``.
+    """
     if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
-        raise PayloadError(f"trace must be a mapping of texts (a W3C carrier), got {_shown(value)}")
+        raise PayloadError(f"{name} must be a mapping of texts (a W3C carrier), got {_shown(value)}")
+    texts = [text for pair in value.items() for text in pair]
+    if any(_UNSTORABLE.search(text) for text in texts):
+        raise PayloadError(f"{name} holds NUL or half of a surrogate pair, which databases cannot store")
+    if (length := sum(map(len, texts))) > _LONGEST_TRACE:
+        raise PayloadError(f"{name} may have up to {_LONGEST_TRACE:,} characters, got {length:,}")
 
 
 def _shown(value: object) -> str:

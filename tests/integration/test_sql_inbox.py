@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 
 import pytest
 from sqlalchemy import text
@@ -35,6 +36,18 @@ def test_consumers_and_tenants_are_apart(queue: SqlQueue) -> None:
         assert inbox.claimed(session, "c", consumer="a:b") is True
     assert claimed_once(queue, "x", consumer="n" * 255) == [True]
     assert claimed_once(queue, "x", consumer="n" * 255) == [False]
+
+
+def test_a_text_never_takes_the_claim_of_a_number(queue: SqlQueue) -> None:
+    for first in (True, False):
+        assert claimed_once(queue, 1, "@:int:1", uuid.UUID(int=1), tenant_id="acme") == [first] * 3
+        assert claimed_once(queue, f"@:uuid:{uuid.UUID(int=1)}", (1, 2), "@:tuple:(5:int:1,5:int:2)") == [first] * 3
+
+
+def test_what_no_database_can_store_is_a_name_like_another(queue: SqlQueue) -> None:
+    for first in (True, False):
+        assert claimed_once(queue, "\ud800", "\ud801", "a\0", consumer="\ud800") == [first] * 3
+        assert claimed_once(queue, "\ud800", consumer="\0", tenant_id="acme") == [first]
 
 
 @pytest.mark.parametrize(("key", "consumer"), [("", "c"), ("k", "")])

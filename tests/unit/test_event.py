@@ -74,6 +74,8 @@ def test_it_is_frozen():
         ({"type": "x", "occurred_at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14)))}, "in UTC"),
         ({"type": "x", "trace": {"a": 1}}, "trace"),
         ({"type": "x", "trace": None}, "trace"),
+        ({"type": "x", "trace": {"a": "\udfff"}}, "an event's trace holds NUL or half"),
+        ({"type": "x", "trace": {"a": "x" * 20_000}}, "an event's trace may have up to"),
     ],
 )
 def test_what_it_refuses(fields, said):

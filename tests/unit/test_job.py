@@ -88,6 +88,9 @@ def test_the_origin_is_taken_from_context_unless_given() -> None:
         ({"delay": timedelta(1), "available_at": NOW}, "delay or available_at, not both"),
         ({"trace": "x"}, "trace must be a mapping of texts"),
         ({"trace": {"a": 1}}, "trace must be a mapping of texts"),
+        ({"trace": {"traceparent": "a\0"}}, "trace holds NUL or half of a surrogate pair"),
+        ({"trace": {"\ud800": "a"}}, "trace holds NUL or half of a surrogate pair"),
+        ({"trace": {"baggage": "a" * 16_384}}, "trace may have up to 16,384 characters, got 16,391"),
     ],
 )
 def test_refuses(fields: dict[str, Any], reason: str) -> None:
