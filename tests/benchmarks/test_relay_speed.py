@@ -6,6 +6,7 @@ Only ratios are asserted; the short round asserts little, since it may run on a 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import subprocess
 import time
@@ -141,6 +142,7 @@ def test_the_relay_beside_the_siblings(postgres_dsn: str, redis_url: str, tmp_pa
 
 @pytest.mark.long
 def test_the_relay_beside_the_siblings_in_full(postgres_dsn: str, redis_url: str, tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # on a busy machine longer than pytest watches over a test
     # Several rounds: on a shared machine one side of a round may have had less of the processor.
     rounds = []
     for number in range(3):
