@@ -34,6 +34,7 @@ _INSTEAD: Final = {
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _ITEM: Final = re.compile(r"(?:(\*)|([0-9]{1,4}|[a-z]{3})(?:-([0-9]{1,4}|[a-z]{3}))?)(?:/([0-9]{1,4}))?", re.ASCII)
+_ZONE: Final = re.compile(r"(?:CRON_)?TZ=(\S*)", re.IGNORECASE)
 _DAYS: Final = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
@@ -113,6 +114,8 @@ def _split(expression: str) -> list[str]:
     if not expression.isascii() or not expression.replace("\t", " ").isprintable():
         _refuse(expression, "it holds a character that belongs to no cron expression; write plain digits on one line")
     parts = expression.split()
+    if parts and (zone := _ZONE.fullmatch(parts[0])):
+        _refuse(expression, f"the zone stands beside the expression; write timezone={zone[1].strip(chr(34))[:40]!r}")
     if parts and parts[0].startswith("@"):
         return _alias(" ".join(parts), expression).split()
     if len(parts) != len(_FIELDS):
@@ -158,7 +161,7 @@ def _item(item: str, match: re.Match[str], field: _Field, expression: str) -> ra
         return range(low, high + 1)
     step = int(step_text)
     if not star and last is None:
-        _refuse(expression, f"{where}: a step needs a range; write {low}-{field.top}/{step or 1}")
+        _refuse(expression, f"{where}: a step needs a range; write {_stepped(low, step or 1, field)}")
     if step == 0:
         _refuse(expression, f"{where}: a step counts from 1; write {item.partition('/')[0]}")
     if step > max(high - low, 1):
@@ -178,7 +181,18 @@ def _number(text: str, field: _Field, where: str, expression: str) -> int:
     return number
 
 
+def _stepped(low: int, step: int, field: _Field) -> str:
+    """Write "from ``low`` on, each ``step``-th" as a range, or as the one value that is left."""
+    low = low if low <= field.top else field.low
+    if step > max(field.top - low, 1) or low == field.top:
+        return str(low)
+    return f"{low}-{field.top}/{step}"
+
+
 def _forward(low: int, high: int, step: int, field: _Field) -> str:
+    if low > field.top:  # from Sunday on, as 7: that is from 0 on
+        kept = min(step, max(high, 1))
+        return _range(0, high) if kept <= 1 else f"0-{high}/{kept}" if kept < high else "0"
     if field.top != field.high and high == 0 and step <= 1:
         return f"{low}-7 (7 is Sunday as well)"
     if step <= 1:

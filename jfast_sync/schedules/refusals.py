@@ -11,15 +11,11 @@ _FOREIGN: Final = (
     (re.compile(r"\?"), 'Quartz\'s "?" is not part of cron; write *'),
     (re.compile(r"#"), 'Quartz\'s "#" (the n-th weekday) is not part of cron; let the task look at scheduled_for'),
     (
-        re.compile(r"(?:^|\d|-)l(?:w$|-\d+$|$)"),
-        'Quartz\'s "L" (the last) is not part of cron; write 28-31, and let the task look for the last one',
-    ),
-    (
         re.compile(r"^\d+w$"),
         'Quartz\'s "W" (the nearest weekday) is not part of cron; let the task look at scheduled_for',
     ),
     (
-        re.compile(r"^[hr](?:\(|/|$)"),
+        re.compile(r"^[hr](?:\(|/|$)|~"),
         "random values would differ in every replica; write a number, and jitter=timedelta(...) to spread the load",
     ),
     (re.compile(r"^$"), "nothing stands between two commas, or before or after one; take the comma out"),
@@ -29,6 +25,17 @@ _FOREIGN: Final = (
     (re.compile(r"\d{5}"), "the number is out of range; write {low} to {high}"),
     (re.compile(r"^[a-z]{4,}"), "names have three letters, like jan or mon"),
 )
+
+_LAST: Final = {
+    "day of month": (
+        re.compile(r"(?:^|\d|-)l(?:w$|-\d+$|$)"),
+        'Quartz\'s "L" (the last) is not part of cron; write 28-31, and let the task look for the last one',
+    ),
+    "day of week": (
+        re.compile(r"^(?:[0-7]|[a-z]{3})?l$"),
+        'Quartz\'s "L" (the last) is not part of cron; write {day}, and let the task look for the last one',
+    ),
+}
 
 
 def wrong_count(fields: int) -> str:
@@ -48,6 +55,8 @@ def wrong_count(fields: int) -> str:
 
 def not_understood(item: str, field: str, low: int, high: int) -> str:
     """Say why something between two commas is refused, in a field of numbers from ``low`` to ``high``."""
+    if field in _LAST and _LAST[field][0].search(item):
+        return _LAST[field][1].replace("{day}", item[:-1] or "sat")
     for pattern, text in _FOREIGN:
         if pattern.search(item):
             return text.replace("{low}", str(low)).replace("{high}", str(high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from itertools import islice
@@ -37,7 +38,15 @@ def refusal(expression):
         ("0 0 L * *", "28-31"),
         ("0 0 l-3 * *", "28-31"),
         ("0 0 LW * *", "28-31"),
-        ("0 0 * * 5L", "28-31"),
+        ("0 0 * * 5L", "write 5, and"),
+        ("0 0 * * friL", "write fri, and"),
+        ("0 0 * * 7/2", "write 0-6/2"),
+        ("0 0 * * 7-sat", "write 0-6"),
+        ("48/15 * * * *", "write 48"),
+        ("0 0 1 dec/4 *", "write 12"),
+        ("0~30 * * * *", "jitter="),
+        ("CRON_TZ=Europe/Madrid 0 3 * * *", "write timezone='Europe/Madrid'"),
+        ("TZ=UTC 0 3 * * *", "write timezone='UTC'"),
         ("0 0 15W * *", "nearest weekday"),
         ("0 0 * * 5#3", "n-th weekday"),
         ("0 0 * * fri#3", "n-th weekday"),
@@ -46,7 +55,7 @@ def refusal(expression):
         ("R * * * *", "jitter="),
         ("5/15 * * * *", "write 5-59/15"),
         ("0 0 1 mar/3 *", "write 3-12/3"),
-        ("0 0 * * 5/2", "write 5-6/2"),
+        ("0 0 * * 5/2", "write 5"),
         ("*/60 * * * *", "write 0"),
         ("0 */24 * * *", "write 0"),
         ("0 0 */31 * *", "write 1"),
@@ -103,6 +112,35 @@ def test_a_refusal_says_what_to_write(expression, instead):
     text = refusal(expression)
     assert instead in text
     assert text.startswith(f"cron expression {expression[:80]!r}: ")
+
+
+NUMBERS = st.sampled_from([*map(str, range(62)), "jan", "dec", "sun", "fri", "sat"])
+ITEMS = st.one_of(
+    st.builds("{}/{}".format, NUMBERS, NUMBERS),
+    st.builds("{}-{}".format, NUMBERS, NUMBERS),
+    st.builds("{}-{}/{}".format, NUMBERS, NUMBERS, NUMBERS),
+    st.builds("*/{}".format, NUMBERS),
+    st.builds("{}L".format, NUMBERS),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(item=ITEMS, at=st.integers(0, 4))
+def test_what_a_refusal_says_to_write_is_accepted(item, at):
+    fields = ["*"] * 5
+    fields[at] = item
+    try:
+        Cron(" ".join(fields))
+    except ScheduleError as refused:
+        why = str(refused)
+    else:
+        return
+    said = re.search(r"; write (?!something)([0-9a-z*/-]+(?:,[0-9a-z*/-]+)*)(?=$|,? (?!to ))", why)
+    if said is None:
+        assert re.search(r"write \d+ to \d+$|is not a number|names have three letters|something like", why)
+    else:
+        fields[at] = said[1]
+        Cron(" ".join(fields))
 
 
 @pytest.mark.parametrize("expression", [None, 5, b"* * * * *", ["*"] * 5])
