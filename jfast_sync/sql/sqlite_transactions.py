@@ -10,7 +10,10 @@ IMMEDIATE``, which waits for its turn. Savepoints set before that are remembered
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sqlite3
+import threading
 import time
 from typing import Any, Final
 
@@ -18,7 +21,8 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from jfast_sync.context import current_job
-from jfast_sync.errors import LeaseLostError, NotInJobError
+from jfast_sync.errors import LeaseLostError, NotInJobError, UnsupportedError
+from jfast_sync.forks import after_fork
 
 __all__ = ["DOOMED", "configure", "ours", "read_any_text", "shrink_log", "take_over"]
 
@@ -34,6 +38,14 @@ _SAVEPOINT: Final = re.compile(r"\s*(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAV
 _SINCE: Final = "jfast_writing_since"
 _LONG: Final = 2.0  # seconds
 _NOTHING: Final = "SELECT 1 WHERE 0"
+_WRITER: Final = "jfast_writer"
+_WAITS_FOR_ITSELF: Final = (
+    "this thread has written in another session on the same SQLite file, which has one writer at a time: this write "
+    "would wait for itself. Write in that session too, or commit it or roll it back before"
+)
+
+_writers: dict[tuple[str, int] | None, Any] = {}  # the connection that holds the write lock, by file and thread
+after_fork(_writers.clear)
 
 
 def take_over(engine: Engine) -> None:
@@ -78,6 +90,7 @@ def _begin(connection: Connection) -> None:
 def _end(connection: Connection) -> None:
     connection.info.pop(_OURS, None)
     connection.info.pop(_PENDING, None)
+    _writers.pop(connection.info.pop(_WRITER, None), None)
     held = time.monotonic() - connection.info.pop(_SINCE, time.monotonic())
     if held > _LONG:
         log.warning(
@@ -105,14 +118,32 @@ def _before(
     savepoint = _SAVEPOINT.match(statement)
     if savepoint is not None:
         return (_NOTHING if _postponed(pending, *savepoint.groups()) else statement), parameters
-    connection.info.pop(_PENDING)
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
-        cursor.execute("BEGIN IMMEDIATE")
-        connection.info[_SINCE] = time.monotonic()
+        _take_turn(connection, cursor)
+    # Not before: without its BEGIN a later statement would be durable by itself.
+    connection.info.pop(_PENDING)
     for name in pending:
         cursor.execute(f"SAVEPOINT {name}")
     return statement, parameters
+
+
+def _take_turn(connection: Connection, cursor: Any) -> None:
+    path = os.path.realpath(connection.engine.url.database or "")
+    key = (path, threading.get_ident())
+    if _holds_lock(_writers.get(key)):
+        raise UnsupportedError(_WAITS_FOR_ITSELF)
+    cursor.execute("BEGIN IMMEDIATE")
+    connection.info[_SINCE] = time.monotonic()
+    connection.info[_WRITER] = key
+    _writers[key] = connection.connection.driver_connection
+
+
+def _holds_lock(driver: Any) -> bool:
+    try:
+        return driver is not None and bool(driver.in_transaction)
+    except sqlite3.ProgrammingError:  # closed meanwhile
+        return False
 
 
 def _reads(statement: str) -> bool:

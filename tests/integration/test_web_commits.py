@@ -263,3 +263,41 @@ def test_a_sessions_own_commits_rollbacks_and_savepoints_are_its_holders(dsn: st
         session.execute(text("SAVEPOINT mine"))
         session.execute(text("ROLLBACK TO SAVEPOINT mine"))
     assert found(jf) == (2, 2)
+
+
+# --- SQLite's one writer -----------------------------------------------------------------------------------------
+
+
+def test_a_second_writer_in_one_thread_is_refused_at_once(sqlite_dsn: str, apps: Apps) -> None:
+    """It would wait for itself, for as long as the driver waits for a lock."""
+    app, jf = apps(sqlite_dsn)
+
+    @app.post("/<wanted>")
+    def view(wanted: str) -> tuple[str, int]:
+        get_session().execute(text("INSERT INTO t VALUES (1)"))
+        if wanted == "right":
+            get_session().rollback()
+        with jf.session() as session:
+            assert session.execute(text("SELECT count(*) FROM t")).scalar_one() == 0, "reading is no matter"
+            session.execute(text("INSERT INTO t VALUES (2)"))
+        return "no", 403
+
+    client = app.test_client()
+    response = client.post("/wrong")
+    assert response.status_code == 500
+    assert "would wait for itself" in response.text
+    assert found(jf) == (0, 0)
+    assert client.post("/right").status_code == 403
+    assert found(jf) == (1, 0)
+
+
+def test_a_write_that_was_refused_its_turn_begins_none_of_its_own(sqlite_dsn: str, apps: Apps) -> None:
+    _, jf = apps(sqlite_dsn)
+    with suppress(ZeroDivisionError), jf.session() as session:
+        with jf.session() as first:
+            first.execute(text("INSERT INTO t VALUES (1)"))
+            with pytest.raises(UnsupportedError):
+                session.execute(text("INSERT INTO t VALUES (2)"))
+        session.execute(text("INSERT INTO t VALUES (3)"))
+        raise ZeroDivisionError
+    assert found(jf) == (1, 0)
