@@ -9,12 +9,25 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import MovedError
 from redis.exceptions import TimeoutError as TooLate
 
-__all__ = ["NodeClient", "NodePool"]
+__all__ = ["NodeClient", "NodePool", "WaitingPool"]
 
 _REMEMBERED: Final = 16
 
 
-class NodePool(BlockingConnectionPool):
+class WaitingPool(BlockingConnectionPool):
+    """A pool with a place for a caller to wait in, which also knows its idle connections."""
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close all connections, or those that nobody uses: before redis-py 7 the library's cannot tell them apart."""
+        if inuse_connections:
+            super().disconnect()
+            return
+        for connection in list(self.pool.queue):
+            if connection is not None:
+                connection.disconnect()
+
+
+class NodePool(WaitingPool):
     """Connections to the node that was named last; to another known one where that cannot be reached.
 
     Outside a cluster there is the one that the URL names.

@@ -74,7 +74,9 @@ def client(connections: ConnectionPool) -> Any:
 
 
 def _sentinel_pool(secure: bool, rest: str, options: dict[str, Any], tls: Mapping[str, str]) -> ConnectionPool:
-    from redis import BlockingConnectionPool, sentinel
+    from redis import sentinel
+
+    from jfast_sync.queues.redis.cluster import WaitingPool
 
     library: Any = sentinel  # without types
 
@@ -89,7 +91,7 @@ def _sentinel_pool(secure: bool, rest: str, options: dict[str, Any], tls: Mappin
     timeouts = {name: value for name, value in options.items() if name.startswith("socket_") or name == "retry"}
     finder = library.Sentinel(addresses, sentinel_kwargs={**timeouts, **login})
     # The library's own pool refuses one caller too many; this one has it wait, as on a plain URL.
-    blocking: Any = type("SentinelPool", (library.SentinelConnectionPool, BlockingConnectionPool), {})
+    blocking: Any = type("SentinelPool", (library.SentinelConnectionPool, WaitingPool), {})
     options |= {"timeout": _FREE_CONNECTION, "db": int(db or 0), "ssl": secure, **login, **(tls if secure else {})}
     made: ConnectionPool = blocking(service, finder, is_master=True, **options)
     return made
