@@ -15,6 +15,7 @@ from jfast_sync.ports import DeadLetters, Inspectable, Queue, Stats
 
 if TYPE_CHECKING:
     from jfast_sync.config import Config
+    from jfast_sync.outbox.waiting import WaitingJobs
     from jfast_sync.tasks.registry import Registry
 
 __all__ = ["QueueClient"]
@@ -42,6 +43,8 @@ class QueueClient:
         self._tasks = tasks
         self._config = config.queue
         self._ready = ready
+        #: The outbox's jobs that are not in the queue yet; None where everything goes straight into the queue.
+        self.waiting: WaitingJobs | None = None
 
     def prepare(self, job: Job) -> Job:
         """Return the job as it is stored: payload checked and encoded, open fields filled.
@@ -98,9 +101,10 @@ class QueueClient:
             log.info("%d of %d jobs were not stored: their ids are there already", len(jobs) - stored, len(jobs))
 
     def stats(self) -> Stats:
-        """Count jobs by state; never scans the table."""
+        """Count jobs by state, among the delayed those that wait in the outbox for their time; never scans a table."""
         self._ready()
-        return self.backend.stats()
+        stats = self.backend.stats()
+        return stats if self.waiting is None else replace(stats, delayed=stats.delayed + self.waiting.delayed())
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -116,7 +120,7 @@ class QueueClient:
 
     @property
     def inspect(self) -> Inspectable:
-        """The backend's lookup of single jobs.
+        """The lookup of single jobs, in the queue and on their way to it.
 
         Raises:
             UnsupportedError: the backend cannot find a job by its id.
@@ -127,7 +131,11 @@ class QueueClient:
                 "`jfast-sync jobs dead` lists them, `jfast-sync stats` counts the others"
             )
         self._ready()
-        return self.backend
+        if self.waiting is None:
+            return self.backend
+        from jfast_sync.outbox.waiting import Everywhere
+
+        return Everywhere(self.backend, self.waiting)
 
 
 def _chunks(jobs: list[Job]) -> Iterator[list[Job]]:

@@ -135,6 +135,10 @@ def outbox(app: JFast, *, has_queue: bool) -> Outbox:
     """Build what writes jobs and events through sessions."""
     from jfast_sync.outbox.outbox import Outbox
 
+    if app.messages is not None and not _shares(app.queue.backend, app.database):
+        from jfast_sync.outbox.waiting import WaitingJobs
+
+        app.queue.waiting = WaitingJobs(app.messages)
     return Outbox(
         app.queue,
         app.tasks,

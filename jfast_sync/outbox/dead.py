@@ -34,16 +34,16 @@ class DeadMessages:
         self.database = database
         self.postgres = database.dialect == "postgresql"
         self._clock = clock
-        self._sql = statements(database.dialect)
+        self.sql = statements(database.dialect)
 
     def stats(self) -> OutboxStats:
         """Count rows by state, without scanning."""
         return self.database.transact(self._stats)
 
     def _stats(self, connection: Connection) -> OutboxStats:
-        counts = self._run(connection, self._sql.counts, cap=_CAP)[0]
-        age = connection.execute(self._sql.oldest, self._with_now({})).scalar() if counts["pending"] else None
-        why = self._sql.failing if counts["failing"] else self._sql.last_death if counts["dead"] else None
+        counts = self.run(connection, self.sql.counts, cap=_CAP)[0]
+        age = connection.execute(self.sql.oldest, self._with_now({})).scalar() if counts["pending"] else None
+        why = self.sql.failing if counts["failing"] else self.sql.last_death if counts["dead"] else None
         return OutboxStats(
             **counts,
             oldest_pending_seconds=None if age is None else max(float(age), 0.0),
@@ -53,7 +53,7 @@ class DeadMessages:
 
     def dead(self, limit: int) -> list[DeadMessage]:
         """List dead messages, the latest first."""
-        rows = self.database.transact(lambda connection: self._run(connection, self._sql.dead, limit=limit))
+        rows = self.database.transact(lambda connection: self.run(connection, self.sql.dead, limit=limit))
         return [
             DeadMessage(
                 message=message_of(row, row["payload"]),
@@ -66,22 +66,22 @@ class DeadMessages:
 
     def revive(self, ids: Sequence[str]) -> list[str]:
         """Let dead messages be sent again, attempts at zero; return the ids that were there."""
-        return self._ids(self._sql.revive, ids)
+        return self._ids(self.sql.revive, ids)
 
     def revive_all(self) -> int:
         """Let every dead message be sent again, in batches, the longest dead first; return how many."""
-        return self._in_pages(lambda connection: len(self._run(connection, self._sql.revive_some, limit=PAGE)))
+        return self._in_pages(lambda connection: len(self.run(connection, self.sql.revive_some, limit=PAGE)))
 
     def discard(self, ids: Sequence[str]) -> list[str]:
         """Remove dead messages for good; return the ids that were there."""
-        return self._ids(self._sql.discard, ids)
+        return self._ids(self.sql.discard, ids)
 
     def discard_all(self) -> int:
         """Remove every dead message, in batches; return how many."""
-        return self._in_pages(lambda connection: len(self._run(connection, self._sql.discard_some, limit=PAGE)))
+        return self._in_pages(lambda connection: len(self.run(connection, self.sql.discard_some, limit=PAGE)))
 
     def _ids(self, statement: TextClause, ids: Sequence[str]) -> list[str]:
-        rows = self.database.transact(lambda connection: self._run(connection, statement, ids=ids_json(ids)))
+        rows = self.database.transact(lambda connection: self.run(connection, statement, ids=ids_json(ids)))
         found = {row["id"] for row in rows}
         return [one for one in dict.fromkeys(ids) if one in found]
 
@@ -93,7 +93,8 @@ class DeadMessages:
             if changed < PAGE:
                 return total
 
-    def _run(self, connection: Connection, statement: TextClause, **parameters: Any) -> list[dict[str, Any]]:
+    def run(self, connection: Connection, statement: TextClause, **parameters: Any) -> list[dict[str, Any]]:
+        """Return a statement's rows; it knows the time."""
         return [row._asdict() for row in connection.execute(statement, self._with_now(parameters)).all()]
 
     def _change(self, connection: Connection, statement: TextClause, **parameters: Any) -> int:

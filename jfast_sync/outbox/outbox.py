@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from jfast_sync.errors import PayloadError, UndeliverableEvent, UnsupportedError
 from jfast_sync.event import Event, subscriber_job_id
 from jfast_sync.inbox import claim_once
 from jfast_sync.job import Job
-from jfast_sync.outbox.rows import EVENT, JOB, event_row, job_row
+from jfast_sync.outbox.rows import EVENT, JOB, derived, event_row, job_row, row_beside
 from jfast_sync.outbox.table import OutboxTable
 from jfast_sync.payload import encode
 from jfast_sync.ports import SharesTransaction
@@ -161,7 +160,7 @@ class Outbox:
             taken = {
                 row_id for row_id, (kind, _) in table.find(session, [job.id for job in jobs]).items() if kind != JOB
             }
-            beside = [(job, _derived(f"{JOB}/{job.id}")) for job in jobs if job.id in taken]
+            beside = [(job, row_beside(job.id)) for job in jobs if job.id in taken]
             rows = [job_row(job, postgres=table.postgres, row_id=row_id) for job, row_id in beside]
             stored += self._write(session, table, rows) if rows else 0
         self._queue.tell_known(jobs, stored)
@@ -173,7 +172,7 @@ class Outbox:
             EVENT,
             topic,
         ):  # to another topic, or a job's id: a row of its own
-            self._write(session, table, [event_row(event, topic, row_id=_derived(f"{event.id}@{topic}"))])
+            self._write(session, table, [event_row(event, topic, row_id=derived(f"{event.id}@{topic}"))])
 
     def _write(self, session: Session, table: OutboxTable, rows: Sequence[dict[str, Any]]) -> int:
         stored = table.insert(session, rows)
@@ -208,11 +207,6 @@ def _subscriber_job(task: Task, topic: str, event: Event) -> Job:
         tenant_id=event.tenant_id,
         trace=dict(event.trace) or None,
     )
-
-
-def _derived(text: str) -> str:
-    """Return the id of a row beside the one that has its message's id."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _check_topic(topic: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,6 +143,21 @@ def job_row(job: Job, *, postgres: bool, row_id: str | None = None) -> dict[str,
         "due": job.available_at if postgres or job.available_at is None else micros(job.available_at),
         "delay": None if job.delay is None else job.delay.total_seconds(),
     }
+
+
+def row_beside(job_id: str) -> str:
+    """Return the id of a job's row where an event has the job's own."""
+    return derived(f"{JOB}/{job_id}")
+
+
+def row_ids(job_id: str) -> list[str]:
+    """Return the ids that the row of a job may have."""
+    return [job_id, row_beside(job_id)]
+
+
+def derived(text: str) -> str:
+    """Return the id of a row beside the one that has its message's id."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def event_row(event: Event, topic: str, *, row_id: str) -> dict[str, Any]:

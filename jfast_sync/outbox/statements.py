@@ -28,6 +28,10 @@ class Statements:
     lease: TextClause  # :ids, :token, :seconds
     next_due: TextClause
     jobs_due: TextClause  # :seconds from now
+    delayed: TextClause  # :cap
+    waiting: TextClause  # :task, :queue, :tenant_id, each None for any; :limit
+    unsent: TextClause  # :ids
+    cancel: TextClause  # :ids
     published: TextClause  # :ids, :token
     failed: TextClause  # :id, :token, :dead, :delay, :error
     hasten: TextClause  # :kind, :error, :limit
@@ -66,6 +70,7 @@ _POSTGRES: Final = {
     "number": "CAST(:delay AS float8)",
     "skip": "FOR UPDATE SKIP LOCKED",
     "share": "FOR SHARE SKIP LOCKED",
+    "queue": "payload ->> 'queue'",
     "until_due": "CAST(extract(epoch FROM available_at - clock_timestamp()) AS float8)",
     "age": "CAST(extract(epoch FROM clock_timestamp() - coalesce(due_at, created_at)) AS float8)",
     "renumbered": ", seq = coalesce(seq, nextval('jfast_outbox_seq'))",
@@ -83,10 +88,13 @@ _SQLITE: Final = {
     "number": ":delay",
     "skip": "",
     "share": "",
+    "queue": "json_extract(payload, '$.queue')",
     "until_due": "(available_at - :now) / 1000000.0",
     "age": "(:now - coalesce(due_at, created_at)) / 1000000.0",
     "renumbered": "",
 }
+_WAITING: Final = f"{_COLUMNS}, {{payload_out}} AS payload, last_error, created_at, due_at"
+_EARLY: Final = "status = 'pending' AND coalesce(due_at, created_at) > {now} AND due_at IS NOT NULL AND kind = 'job'"
 #: Rows that are named are found by their ids: `status || ''` keeps the planner from reading a partial index from end to
 #: end, which it takes for short where the table has just filled.
 _SOURCES: Final = {
@@ -119,6 +127,22 @@ _SOURCES: Final = {
     "jobs_due": (
         f"SELECT 1 FROM {TABLE} WHERE status = 'pending' AND held = 0 AND available_at <= {{in_seconds}} "
         "AND kind = 'job' LIMIT 1"
+    ),
+    "delayed": f"SELECT count(*) AS number FROM (SELECT 1 FROM {TABLE} WHERE {_EARLY} LIMIT :cap) AS early",
+    "waiting": (
+        f"SELECT {_WAITING}, 1 AS early FROM {TABLE} WHERE {_EARLY} "
+        "AND (CAST(:task AS text) IS NULL OR destination = :task) "
+        "AND (CAST(:tenant_id AS text) IS NULL OR tenant_id = :tenant_id) "
+        "AND (CAST(:queue AS text) IS NULL OR coalesce({queue}, 'default') = :queue) "
+        "ORDER BY coalesce(due_at, created_at) LIMIT :limit"
+    ),
+    "unsent": (
+        f"SELECT {_WAITING}, coalesce(due_at > {{now}}, false) AS early FROM {TABLE} "
+        "WHERE id IN {ids} AND status || '' = 'pending' AND kind = 'job'"
+    ),
+    "cancel": (
+        f"DELETE FROM {TABLE} WHERE id IN {{ids}} AND status || '' = 'pending' AND kind = 'job' "
+        "AND lease_token IS NULL RETURNING id"
     ),
     "published": (
         f"UPDATE {TABLE} SET status = 'published', published_at = {{now}}, last_error = NULL, lease_token = NULL "

@@ -68,13 +68,13 @@ class OutboxTable(DeadMessages):
     def insert(self, session: Session, rows: Sequence[Mapping[str, Any]]) -> int:
         """Write rows in the session's transaction; return how many: one whose id is there already is left as it is."""
         with translated():
-            written = joined(session).execute(self._sql.insert, [self._with_now(dict(row)) for row in rows])
+            written = joined(session).execute(self.sql.insert, [self._with_now(dict(row)) for row in rows])
             return written.rowcount
 
     def find(self, session: Session, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Return the kind and destination of the rows that have one of these ids."""
         with translated():
-            found = session.connection().execute(self._sql.find, {"ids": ids_json(ids)}).all()
+            found = session.connection().execute(self.sql.find, {"ids": ids_json(ids)}).all()
         return {row.id: (row.kind, row.destination) for row in found}
 
     # --- a relay's work --------------------------------------------------------------------------------------
@@ -88,12 +88,12 @@ class OutboxTable(DeadMessages):
         return self.database.transact(lambda connection: self._lease(connection, limit, seconds))
 
     def _idle(self, connection: Connection) -> Leased | None:
-        return None if self._run(connection, self._sql.due, limit=1) else Leased(pause=self._next_due(connection))
+        return None if self.run(connection, self.sql.due, limit=1) else Leased(pause=self._next_due(connection))
 
     def _lease(self, connection: Connection, limit: int, seconds: float) -> Leased:
         if not self.postgres:
-            self._change(connection, self._sql.lock)  # from here on nobody else writes: what is read stays true
-        rows = self._run(connection, self._sql.due, limit=limit)
+            self._change(connection, self.sql.lock)  # from here on nobody else writes: what is read stays true
+        rows = self.run(connection, self.sql.due, limit=limit)
         if not rows:
             return Leased(pause=self._next_due(connection))
         met = [message_of(row) for row in self._fitting(connection, rows)]
@@ -110,7 +110,7 @@ class OutboxTable(DeadMessages):
             return Leased(looked_at=len(rows), held=held)
         token = secrets.token_hex(8)
         ids = ids_json(message.id for message in ready)
-        leased = connection.execute(self._sql.lease, self._with_now({"ids": ids, "token": token, "seconds": seconds}))
+        leased = connection.execute(self.sql.lease, self._with_now({"ids": ids, "token": token, "seconds": seconds}))
         bodies = {row.id: row.payload for row in leased}
         # In the order of `ready`, where a run follows its sequence; the rows came as they were due.
         messages = [replace(message, body=bodies[message.id]) for message in ready if message.id in bodies]
@@ -131,7 +131,7 @@ class OutboxTable(DeadMessages):
     def _sizes(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> list[int]:
         if not self.postgres or sum(row["size"] for row in rows) * _SQUEEZED <= _MOST_BYTES:
             return [row["size"] for row in rows]
-        found = self._run(connection, self._sql.sizes, ids=ids_json(row["id"] for row in rows))
+        found = self.run(connection, self.sql.sizes, ids=ids_json(row["id"] for row in rows))
         sizes = {row["id"]: row["size"] for row in found}
         return [sizes[row["id"]] for row in rows]
 
@@ -139,21 +139,21 @@ class OutboxTable(DeadMessages):
         """Return the oldest pending rows of each key, so many each, in their order."""
         heads: dict[Lane, list[dict[str, Any]]] = {lane: [] for lane in lanes}
         if self.postgres and lanes:
-            for row in self._run(connection, self._sql.heads, batch=_lanes(lanes)):
+            for row in self.run(connection, self.sql.heads, batch=_lanes(lanes)):
                 heads[row["destination"], row["message_key"]].append(row)
         elif lanes:
             for lane, number in lanes.items():
-                heads[lane] = self._run(
-                    connection, self._sql.heads, destination=lane[0], message_key=lane[1], limit=number
+                heads[lane] = self.run(
+                    connection, self.sql.heads, destination=lane[0], message_key=lane[1], limit=number
                 )
         return heads
 
     def _hold(self, connection: Connection, head: str, ids: Sequence[str], ours: set[str]) -> int:
         # The head is locked until this commits: whoever finishes it then sees what waits for it. Is somebody at it
         # right now, nothing is held; the next look decides.
-        if head not in ours and not self._run(connection, self._sql.blockers, ids=ids_json([head])):
+        if head not in ours and not self.run(connection, self.sql.blockers, ids=ids_json([head])):
             return 0
-        return self._change(connection, self._sql.hold, ids=ids_json(ids))
+        return self._change(connection, self.sql.hold, ids=ids_json(ids))
 
     def mark(
         self,
@@ -189,11 +189,11 @@ class OutboxTable(DeadMessages):
     ) -> int:
         done = 0
         if sent:
-            done = self._change(connection, self._sql.published, ids=ids_json(one.id for one in sent), token=token)
+            done = self._change(connection, self.sql.published, ids=ids_json(one.id for one in sent), token=token)
         for failure, dead, delay in failed:
             self._change(
                 connection,
-                self._sql.failed,
+                self.sql.failed,
                 id=failure.message.id,
                 token=token,
                 dead=int(dead),
@@ -205,7 +205,7 @@ class OutboxTable(DeadMessages):
         others = [message.id for message in unsent if message.lane not in stuck]
         for ids, held in ((behind, 1), (others, 0)):
             if ids:
-                self._change(connection, self._sql.release, ids=ids_json(ids), token=token, held=held)
+                self._change(connection, self.sql.release, ids=ids_json(ids), token=token, held=held)
         finished = {one.lane for one in sent} | {failure.message.lane for failure, dead, _ in failed if dead}
         self._unhold(connection, [lane for lane in finished - stuck if lane is not None], release)
         return done
@@ -214,9 +214,9 @@ class OutboxTable(DeadMessages):
         """Let go the next ``limit`` rows of each key."""
         if self.postgres:
             batch = _lanes(dict.fromkeys(lanes, limit))
-            return self._change(connection, self._sql.unhold, batch=batch, limit=limit) if lanes else 0
+            return self._change(connection, self.sql.unhold, batch=batch, limit=limit) if lanes else 0
         return sum(
-            self._change(connection, self._sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
+            self._change(connection, self.sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
             for lane in lanes
         )
 
@@ -230,7 +230,7 @@ class OutboxTable(DeadMessages):
         return sum(self._in_pages(partial(self._hasten, kind=kind, error=f"{error}:%")) for error in errors)
 
     def _hasten(self, connection: Connection, *, kind: str, error: str) -> int:
-        return self._change(connection, self._sql.hasten, kind=kind, error=error, limit=PAGE)
+        return self._change(connection, self.sql.hasten, kind=kind, error=error, limit=PAGE)
 
     def sweep(self) -> int:
         """Let go rows that are held although nothing is before them: the sibling's relay does not know that they wait.
@@ -243,7 +243,7 @@ class OutboxTable(DeadMessages):
         freed = 0
         for _ in range(_KEYS_SWEPT):
             destination, key = self._swept
-            found = self._run(connection, self._sql.held_key, destination=destination, message_key=key)
+            found = self.run(connection, self.sql.held_key, destination=destination, message_key=key)
             if not found:
                 self._swept = _FIRST
                 break
@@ -253,19 +253,19 @@ class OutboxTable(DeadMessages):
         return freed
 
     def _next_due(self, connection: Connection) -> float | None:
-        found = connection.execute(self._sql.next_due, self._with_now({})).scalar()
+        found = connection.execute(self.sql.next_due, self._with_now({})).scalar()
         return None if found is None else max(float(found), 0.0)
 
     def prune(self, retention_seconds: float) -> int:
         """Remove delivered rows older than ``retention_seconds``, in batches; return how many."""
         return self._in_pages(
-            lambda connection: self._change(connection, self._sql.prune, seconds=retention_seconds, limit=PAGE)
+            lambda connection: self._change(connection, self.sql.prune, seconds=retention_seconds, limit=PAGE)
         )
 
     def jobs_due(self) -> bool:
         """Say whether a job is due, or leased, that is not in its queue yet."""
         found = self.database.transact(
-            lambda connection: self._run(connection, self._sql.jobs_due, seconds=_LONGEST_LEASE)
+            lambda connection: self.run(connection, self.sql.jobs_due, seconds=_LONGEST_LEASE)
         )
         return bool(found)
 
