@@ -25,6 +25,7 @@ _UTC = "%Y-%m-%d %H:%M:%SZ"
 _EFFECTS = {
     "moved": "moved forward: this time of day is skipped by the clock",
     "first of two": "this time of day comes twice",
+    "only first of two": "this time of day comes twice: only the first is a tick",
     "second of two": "this time of day for the second time",
 }
 
@@ -135,8 +136,12 @@ def run(invocation: Invocation, name: str, as_json: bool) -> None:
                 '[plugin.queue] backend = "memory" keeps jobs inside the process that runs them: a job of this '
                 "command would be gone when it ends"
             )
-        now = datetime.now(UTC).replace(microsecond=0)
+        now = datetime.now(UTC)
+        if not now.microsecond:
+            now += timedelta(microseconds=1)  # never a tick's own instant: its idempotency key is not for this run
         job_id = app.queue.enqueue(tick_job(schedule, now, app.tasks, by_hand=True))
+        if app.tasks.find(schedule.task) is None:
+            click.echo(f"Task {schedule.task} is unknown here: the job waits for a worker that knows it.", err=True)
         if as_json:
             print_json({"id": job_id, "task": schedule.task, "schedule": schedule.name})
         else:

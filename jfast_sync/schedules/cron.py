@@ -20,6 +20,7 @@ from jfast_sync.schedules.zones import Change, change_between, change_still_felt
 
 __all__ = ["Cron"]
 
+_BEGINNING: Final = datetime(1, 1, 2, tzinfo=UTC)  # before it, a zone west of UTC is before the calendar
 _MOMENT: Final = timedelta(microseconds=1)
 _WHOLE: Final = {"minutes": 60, "hours": 24, "days": 31, "months": 12, "weekdays": 7}
 
@@ -57,7 +58,7 @@ class Cron:
         """
         start = instant(after)
         try:
-            return self._search(start)
+            return self._search(max(start, _BEGINNING))
         except (OverflowError, ValueError):  # croniter's own errors are ValueErrors too
             raise ScheduleError(f"{self} has no tick after {start} that a datetime can hold") from None
 
@@ -72,14 +73,20 @@ class Cron:
         return tick.astimezone(self._zone)
 
     def effect(self, tick: datetime) -> str | None:
-        """Say what a change of the clock does to a tick: ``moved``, ``first of two``, ``second of two``, or None."""
-        felt = change_still_felt(self._zone, tick)
+        """Say what a change of the clock does to a tick.
+
+        Returns:
+            ``moved``: its time of day is left out by the clock. ``first of two`` or ``second of two``: its time of day
+            comes twice, and the schedule ticks at both. ``only first of two``: and ticks only now. Else None.
+        """
+        felt, local = change_still_felt(self._zone, tick), self.local(tick)
         if felt is not None and felt.jump > timedelta(0):
-            return "moved" if self._fields.fit(_wall(tick, felt.before)) else None
+            return None if self._fields.fit(local) else "moved"
         if felt is not None:
             return "second of two"
-        local = self.local(tick)
-        return "first of two" if local.utcoffset() != local.replace(fold=1).utcoffset() else None
+        if local.utcoffset() == local.replace(fold=1).utcoffset():
+            return None
+        return "first of two" if self._fields.every_hour else "only first of two"
 
     def _search(self, start: datetime) -> datetime:
         """Go from one change of the zone's offset to the next until a tick lies before it."""

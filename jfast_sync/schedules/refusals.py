@@ -32,7 +32,7 @@ _LAST: Final = {
         'Quartz\'s "L" (the last) is not part of cron; write 28-31, and let the task look for the last one',
     ),
     "day of week": (
-        re.compile(r"^(?:[0-7]|[a-z]{3})?l$"),
+        re.compile(r"^(?:[0-7]|sun|mon|tue|wed|thu|fri|sat)?l$"),
         'Quartz\'s "L" (the last) is not part of cron; write {day}, and let the task look for the last one',
     ),
 }

@@ -20,6 +20,9 @@ _FOREIGN: Final = ("posix/", "right/")  # copies of all zones; the second counts
 _LOCAL: Final = {"localtime", "posixrules", "Factory"}  # files in the zones' folder, another on every machine
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?[+-][0-9]{1,2}(?::?[0-9]{2})?", re.IGNORECASE | re.ASCII)
 _STEP: Final = timedelta(days=2)  # no zone has ever changed its offset twice within two days
+# Near the calendar's ends some zone's wall clock is beyond them, and no zone has ever changed its offset there.
+_FIRST: Final = datetime(1, 1, 3, tzinfo=UTC)
+_LAST: Final = datetime(9999, 12, 29, tzinfo=UTC)
 _LONGEST_JUMP: Final = timedelta(days=1)  # a calendar day left out or repeated, at the date line
 
 
@@ -94,7 +97,7 @@ def change_between(zone: tzinfo, after: datetime, until: datetime) -> Change | N
 
 def change_still_felt(zone: tzinfo, at: datetime) -> Change | None:
     """Return the change whose jump is not over yet: moved times are still to come, or the clock repeats itself."""
-    change = change_between(zone, at - _LONGEST_JUMP, at)
+    change = change_between(zone, max(at, _FIRST) - _LONGEST_JUMP, at)
     return change if change is not None and at < change.at + abs(change.jump) else None
 
 
@@ -104,8 +107,8 @@ def _changes(zone: tzinfo, year: int) -> tuple[Change, ...]:
 
 
 def _search(zone: tzinfo, year: int) -> Iterator[Change]:
-    at = datetime(year, 1, 1, tzinfo=UTC)
-    end = datetime(year + 1, 1, 1, tzinfo=UTC)
+    at = max(datetime(year, 1, 1, tzinfo=UTC), _FIRST)
+    end = datetime(year + 1, 1, 1, tzinfo=UTC) if year < _LAST.year else _LAST
     # The last instant of the year before: a change at midnight of New Year's Day belongs to this year.
     at, before = at - timedelta(seconds=1), offset(zone, at - timedelta(seconds=1))
     while at < end - timedelta(seconds=1):

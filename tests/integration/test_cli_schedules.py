@@ -25,6 +25,13 @@ TASKS = """
         pass
 """
 
+ELSEWHERE = """
+from datetime import timedelta
+from jfast_sync import connect
+app = connect()
+app.tasks.schedule("shop.elsewhere", every=timedelta(days=1), name="elsewhere")
+"""
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
@@ -75,7 +82,7 @@ def test_a_preview_marks_what_the_clock_does(project: Project) -> None:
     night = ("--from", "2025-10-25T12:00:00Z", "--to", "2025-10-27T12:00:00Z")
     autumn = project.ok("schedules", "preview", "shop.report", *night, "--json").json
     assert [(tick["utc"], tick["local"], tick["effect"]) for tick in autumn] == [
-        ("2025-10-26T00:30:00+00:00", "2025-10-26T02:30:00+02:00", "first of two"),
+        ("2025-10-26T00:30:00+00:00", "2025-10-26T02:30:00+02:00", "only first of two"),
         ("2025-10-27T01:30:00+00:00", "2025-10-27T02:30:00+01:00", None),
     ]
     assert {len(tick["job"]) for tick in autumn} == {32}
@@ -116,9 +123,18 @@ def test_a_run_by_hand_is_a_job_with_a_fresh_id(project: Project) -> None:
     assert (second["task"], second["schedule"]) == ("shop.report", "shop.report")
     shown = project.ok("jobs", "show", first, "--json").json
     assert shown["payload"]["days"] == 1
-    assert datetime.fromisoformat(shown["payload"]["scheduled_for"]) <= datetime.now(UTC)
+    scheduled_for = datetime.fromisoformat(shown["payload"]["scheduled_for"])
+    assert scheduled_for <= datetime.now(UTC)
+    assert scheduled_for.microsecond  # no tick's instant, and another one than that of a second run
     assert project.ok("schedules", "list", "--json").json[1]["last"] is None
     project.ok("worker", "--drain")
+
+
+def test_a_run_of_a_task_that_is_unknown_here_says_so(project: Project) -> None:
+    (project.folder / "main.py").write_text(ELSEWHERE)
+    done = project.ok("schedules", "run", "elsewhere", "--app", "main:app")
+    assert len(done.out.strip()) == 32
+    assert "Task shop.elsewhere is unknown here" in done.err
 
 
 @pytest.mark.parametrize("command", [["preview"], ["run"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 
@@ -65,6 +66,7 @@ def test_an_offset_is_no_zone_and_what_to_write_is_said(name):
 
 WITHOUT_DATA = """
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 sys.modules["tzdata"] = None  # as if it were not installed
 from jfast_sync.errors import ScheduleError
@@ -145,8 +147,9 @@ def test_a_change_is_found_to_the_second():
     ("expression", "start", "effects"),
     [
         ("30 2 * * *", "2025-03-29T12:00Z", ["moved", None]),
-        ("0,30 2,3 * * *", "2025-03-30T00:30Z", ["moved", "moved", None]),
-        ("30 2 * * *", "2025-10-25T12:00Z", ["first of two", None]),
+        ("0,30 2,3 * * *", "2025-03-30T00:30Z", [None, None, None]),  # 3:00 and 3:30 are there
+        ("*/20 * * * *", "2025-03-30T00:50Z", [None, None, None]),
+        ("30 2 * * *", "2025-10-25T12:00Z", ["only first of two", None]),
         ("30 * * * *", "2025-10-25T23:45Z", ["first of two", "second of two", None]),
     ],
 )
@@ -164,3 +167,19 @@ def test_a_schedule_may_be_asked_from_many_threads_at_once():
     expected = [cron.next(start) for start in starts]
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(cron.next, starts)) == expected
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Madrid", "Asia/Tokyo", "America/New_York"])
+def test_schedules_tick_at_both_ends_of_the_calendar(zone):
+    cron = Cron("0 12 * * *", zone)
+    assert cron.next(datetime(1, 1, 1, tzinfo=UTC)).year == 1
+    found = list(until_the_end(cron, datetime(9999, 12, 29, 23, tzinfo=UTC)))
+    assert [cron.local(tick).replace(tzinfo=None) for tick in found] == [
+        datetime(9999, 12, 30, 12),  # noqa: DTZ001 - a wall clock's
+        datetime(9999, 12, 31, 12),  # noqa: DTZ001
+    ]
+
+
+def until_the_end(cron, after):
+    with suppress(ScheduleError):
+        yield from cron.next_many(after)
