@@ -186,6 +186,18 @@ def test_a_wrong_password_is_one_sentence_without_it(special: Callable[..., Redi
     queue.close()
 
 
+def test_a_user_with_the_rights_the_guide_names_is_enough(special: Callable[..., RedisServer]):
+    server = special()
+    groups = "+@read +@write +@scripting +@blocking +@transaction +@connection +info +time"
+    server.command("ACL", "SETUSER", "jobs", "on", ">s3cret", "~app:{jfast:jobs}:*", *groups.split())
+    queue = RedisQueue(f"redis://jobs:s3cret@{HOST}:{server.port}/0", key_prefix="app:", keep_done=100.0)
+    all_ways(queue)
+    take(queue, 12)
+    wakes(queue)
+    assert queue.stats().warnings == ()
+    queue.close()
+
+
 def test_more_threads_than_connections_wait_for_one(redis_url: str):
     crowd(RedisQueue(redis_url, max_connections=4))
 
