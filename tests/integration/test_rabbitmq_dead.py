@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +17,10 @@ from jfast_sync.queues.rabbitmq import holding
 from jfast_sync.queues.rabbitmq.message import Stored
 from jfast_sync.queues.rabbitmq.publisher import Message
 from jfast_sync.queues.rabbitmq.queue import RabbitQueue
-from tests.integration.rabbitmq_steps import a_job, opened, take
+from tests.integration.cli import COMMAND
+from tests.integration.rabbitmq_steps import DEFAULT, a_job, opened, take
 from tests.servers.rabbitmq import RabbitServer
+from tests.waiting import eventually
 
 ALL = DeadFilter()
 
@@ -99,3 +104,49 @@ def test_what_another_holds_for_long_is_not_taken_for_nothing(
         with queue._graveyard._held(lambda _letter: None), pytest.raises(UnavailableError, match="try again"):
             other.dead(ALL, limit=5)
         assert len(other.dead(ALL, limit=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("command", "rounds"),
+    [
+        (("jobs", "retry", "--all"), 1),
+        pytest.param(("jobs", "retry", "--all"), 6, marks=pytest.mark.long),
+        pytest.param(("jobs", "dead", "--limit", "5000"), 3, marks=pytest.mark.long),
+        pytest.param(("jobs", "discard", "unknown", "--yes"), 3, marks=pytest.mark.long),
+    ],
+)
+def test_a_reader_killed_midway_loses_nothing(
+    rabbitmq_server: RabbitServer, rabbitmq_url: str, tmp_path: Path, command: tuple[str, ...], rounds: int
+) -> None:
+    name = rabbitmq_server.new_name()
+    (tmp_path / "jfast.toml").write_text(
+        f'[plugin.queue]\nbackend = "rabbitmq"\nname = "{name}"\nrabbitmq_url = "{rabbitmq_url}"\n'
+    )
+    draw, midway = random.Random(3), 0
+    with opened(rabbitmq_server, name, cascade=DEFAULT) as queue, rabbitmq_server.connect() as connection:
+        channel, ids = connection.channel(), set(bury(queue, 4000))
+
+        def ready(amqp_queue: str) -> int:
+            return int(channel.queue_declare(amqp_queue, passive=True).method.message_count)
+
+        names = queue.topology.names
+        for number in range(rounds):
+            there = ready(names.dead)
+            reader = subprocess.Popen([*COMMAND, *command], cwd=tmp_path, stdout=subprocess.DEVNULL)
+            eventually(lambda: ready(names.dead) < there or reader.poll() is not None, 60, what="the reader")  # noqa: B023
+            time.sleep(draw.uniform(0, 0.2) if number else 0)  # somewhere in the middle
+            midway += reader.poll() is None
+            reader.kill()
+            reader.wait()
+            eventually(
+                lambda: ready(names.dead) + ready(names.main), 20,
+                until=lambda count: count >= len(ids), what="what the killed one held",
+            )  # fmt: skip
+        dead = [letter.job.id for letter in queue.dead(ALL, limit=10_000)]
+        alive = [lease.job.id for lease in take(queue, ready(names.main))] if ready(names.main) else []
+    print(f"\n{' '.join(command)}: {midway} of {rounds} killed midway, {len(dead) + len(alive) - len(ids)} there twice")
+    assert midway
+    assert {*dead, *alive} == ids
+    assert len(dead) + len(alive) - len(ids) <= rounds * 500  # what was stored and not yet removed
+    if command[1] != "retry":
+        assert (len(dead), alive) == (len(ids), [])
