@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from jfast_sync import adapters, checks, context, messaging
 from jfast_sync.client import QueueClient
 from jfast_sync.errors import ConfigError, NotInJobError, NotProvidedError
-from jfast_sync.health import Check
+from jfast_sync.health import Check, Health
 from jfast_sync.observers import Observer, Observers
 from jfast_sync.scheduling import Scheduling
 from jfast_sync.tasks.registry import Registry
@@ -92,6 +92,7 @@ class JFast:
         self._closing = threading.Event()
         self._workers: list[Worker] = []
         self.scheduling = Scheduling(self)
+        self.background = ""  # why nothing works in the background of this serving process; what /ready says
 
     # --- what an app gives and takes -------------------------------------------------------------------------
 
@@ -238,11 +239,17 @@ class JFast:
         """Start what works in the background of a process that serves: the outbox's relay and the scheduler.
 
         Each where the configuration has it on, once per process. Under gunicorn, uWSGI and Flask's own server it is
-        called by itself when a process begins to serve; under another server call it there, after the fork. It ends
-        with :meth:`close`.
+        called by itself when a process begins to serve, under another server with its first request; call it there,
+        after the fork, to have it earlier. It ends with :meth:`close`.
         """
         self.relaying.start()
         self.start_scheduler()
+        self.background = ""
+
+    @property
+    def works_in_background(self) -> bool:
+        """Whether a process that serves brings the outbox's messages to the queue."""
+        return self.messages is not None and self.config.outbox.relay
 
     def start_scheduler(self) -> Scheduler | None:
         """Start the scheduler in this process, once, where the configuration has it on; None where it is off.
@@ -286,6 +293,8 @@ class JFast:
             asked["database"] = Check(partial(checks.database, self.database), critical=True)
         if self.messages is not None:
             asked["outbox"] = Check(self.relaying.health)
+        if self.background:
+            asked["background"] = Check(partial(Health, status="degraded", detail=self.background))
         for number, worker in enumerate(self._workers):
             asked["worker" if number == 0 else f"worker-{number + 1}"] = Check(worker.health)
         return asked

@@ -56,12 +56,12 @@ class Scheduling:
             self._renew()
         with self._lock:
             if not self._asked:
-                self._asked = True
                 self._scheduler = _scheduler(self._app)
                 if self._scheduler is not None:
                     self._app.tasks.on_schedule = self._wake
                     self._scheduler.start()
                     atexit.register(self.close)
+                self._asked = True  # not where it failed: it may be asked again
             return self._scheduler
 
     def stop(self) -> None:

@@ -4,21 +4,20 @@ A module that builds an app is imported by many that never serve: a preloading m
 command, a test. So nothing starts with the app. The servers known here are watched instead: gunicorn's worker processes
 and werkzeug's server (``flask run``, ``app.run()``) as they enter their loops; uWSGI's workers after their fork or,
 with lazy apps, once their app is loaded. Under any other server the first request starts what is not running yet;
-:meth:`jfast_sync.core.JFast.start` does it earlier.
+:meth:`jfast_sync.core.JFast.start` does it earlier. What could not be started is tried again, and ``/ready`` says it.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from jfast_sync.forks import after_fork, after_uwsgi_fork, renew
 from jfast_sync.loop import Deadline
@@ -37,16 +36,27 @@ log = logging.getLogger(__name__)
 _HOOKED: Final = "_jfast_begins_to_serve"
 _LOADS: Final = 300.0  # seconds an app has to be loaded; after that its first request is waited for
 _LOOKS: Final = 0.05
+_PAUSE: Final = 5.0  # seconds after a failed start before the next is tried
+_TESTS: Final = ("werkzeug.request", "paste.testing")  # werkzeug's client (Flask's, too) and WebTest
+#: What a server tells and who makes a request up does not; ASGI servers that run a WSGI app leave SERVER_SOFTWARE out.
+_SERVERS: Final = ("SERVER_SOFTWARE", "uwsgi.version")
+_LIKELY: Final = ("REMOTE_ADDR", "asgi.scope", "wsgi.multithread", "wsgi.multiprocess")
+_UNKNOWN: Final = (
+    "nothing works in the background here: requests come from nobody that is known as a server; call jf.start() where "
+    "the process begins to serve, after its fork"
+)
 
 _apps: WeakSet[JFast] = WeakSet()
 _lock = threading.Lock()
-_begun: dict[int, int] = {}  # by process, how many of its apps were started
+_begun: WeakSet[JFast] = WeakSet()  # those of this process
+_tried: WeakKeyDictionary[JFast, Deadline] = WeakKeyDictionary()  # until when not to start a failed one again
 
 
 def _forked() -> None:
     global _lock  # noqa: PLW0603 - a lock that some thread of the parent held would never be free here
     _lock = threading.Lock()
     _begun.clear()
+    _tried.clear()
 
 
 after_fork(_forked)
@@ -61,31 +71,56 @@ def start_when_serving(core: JFast) -> None:
 
 
 def begin() -> None:
-    """Start every app of this process, each once; it serves from now on."""
+    """Start every app of this process that is not started yet; it serves from now on."""
+    renew()
+    if not _waiting():
+        return
     with _lock:
-        apps = list(_apps)
-        if _begun.get(os.getpid(), 0) >= len(apps):
-            return
-        _begun[os.getpid()] = len(apps)
+        apps = _waiting()
+        _begun.update(apps)
     if not threads_run():
         # A thread would stand still wherever the request that let it run has ended: in a transaction, for example.
         log.error("nothing works in the background here: %s", NO_THREADS)
         return
     for app in apps:
-        if app.closed:
-            continue
         try:
             app.start()
         except Exception as exc:
-            # The server's own loop must not end for it: what is missing shows in /ready.
-            log.error("the background threads of %s do not run: %s", app.config.app.name, error_text(exc))  # noqa: TRY400
+            # The server's own loop must not end for it.
+            app.background = f"the background threads do not run: {error_text(exc)}"
+            log.error("of %s %s", app.config.app.name, app.background)  # noqa: TRY400 - redacted, unlike exc_info
+            _tried[app] = Deadline(_PAUSE)
+            _begun.discard(app)
+
+
+def _waiting() -> list[JFast]:
+    return [app for app in list(_apps) if app not in _begun and not app.closed and _may_be_tried(app)]
+
+
+def _may_be_tried(app: JFast) -> bool:
+    deadline = _tried.get(app)
+    return deadline is None or deadline.passed
 
 
 def begin_for(environ: WSGIEnvironment) -> None:
     """Start what is not running yet, when a request came from a server and not from a test's client."""
     renew()
-    if _begun.get(os.getpid(), 0) < len(_apps) and (environ.get("SERVER_SOFTWARE") or "uwsgi.version" in environ):
+    if not _waiting():
+        return
+    if any(environ.get(mark) for mark in _SERVERS):
         begin()
+    elif not any(mark in environ for mark in _TESTS):
+        if any(environ.get(mark) for mark in _LIKELY):
+            begin()
+        else:
+            _say_unknown()
+
+
+def _say_unknown() -> None:
+    for app in _waiting():
+        if app.works_in_background and not app.background:
+            app.background = _UNKNOWN
+            log.warning("%s: %s", app.config.app.name, _UNKNOWN)
 
 
 # --- the servers -------------------------------------------------------------------------------------------------
