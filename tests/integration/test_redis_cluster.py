@@ -18,8 +18,8 @@ from tests.contract.steps import claim, extend, ids, put_many, settle, take
 from tests.integration.test_redis_server import all_ways, wakes
 from tests.leaks import wait_for_no_connection_to
 from tests.servers import RedisServer, find_redis
-from tests.servers.network import free_port
-from tests.servers.redis_cluster import SLOTS, RedisCluster, wait_for_cluster
+from tests.servers.network import HOST, free_port
+from tests.servers.redis_cluster import SLOTS, RedisCluster, text, wait_for_cluster
 from tests.waiting import eventually
 
 KEY = "{jfast:jobs}:jobs"
@@ -92,4 +92,28 @@ def test_a_failover_within_the_cluster_is_followed_also_when_the_first_known_nod
     assert extend(queue, held) is Held.YES
     cluster.others[0].kill()  # what the URL names
     assert settle(queue, held, Done()) is Settled.APPLIED
+    queue.close()
+
+
+def test_a_slot_that_moves_takes_the_queue_with_it(cluster: RedisCluster):
+    queue = RedisQueue(cluster.owner.url)
+    jobs = put_many(queue, 5)
+    done, *held = take(queue, 2)
+    slot = cluster.owner.command("CLUSTER", "KEYSLOT", KEY)
+    target = cluster.others[0]
+    source, destination = (text(server.command("CLUSTER", "MYID")) for server in (cluster.owner, target))
+    target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
+    cluster.owner.command("CLUSTER", "SETSLOT", slot, "MIGRATING", destination)
+    first, *rest = cluster.owner.command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+    cluster.owner.command("MIGRATE", HOST, target.port, first, 0, 5000)
+    with pytest.raises(UnavailableError):
+        claim(queue, 1)
+    assert rest
+    cluster.owner.command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *rest)
+    for server in (target, cluster.owner, cluster.others[1]):
+        server.command("CLUSTER", "SETSLOT", slot, "NODE", destination)
+
+    assert ids(take(queue, 3)) == [job.id for job in jobs[2:]]
+    assert settle(queue, done, Done()) is Settled.APPLIED
+    assert [extend(queue, lease) for lease in held] == [Held.YES]
     queue.close()
