@@ -102,8 +102,12 @@ class DeadMessages:
 
     def _with_now(self, parameters: dict[str, Any]) -> dict[str, Any]:
         if not self.postgres:
-            parameters["now"] = micros(self._clock.now() if self._clock is not None else datetime.now(UTC))
+            parameters["now"] = micros(self.now())
         return parameters
+
+    def now(self) -> datetime:
+        """Return the time of SQLite's rows."""
+        return self._clock.now() if self._clock is not None else datetime.now(UTC)
 
 
 def message_of(row: Mapping[str, Any], body: str = "") -> Message:

@@ -10,14 +10,13 @@ from typing import Final, TypeVar
 from jfast_sync.errors import ConfigError, PayloadError, UnavailableError, UnsupportedError
 from jfast_sync.event import Event
 from jfast_sync.job import Job
-from jfast_sync.outbox.rows import EVENT, JOB, Failure, Message
+from jfast_sync.outbox.rows import EVENT, JOB, Failure, Lane, Message
 from jfast_sync.ports import EventBus, Publication, Queue
 from jfast_sync.redact import error_text
 
 __all__ = ["Delivery", "Result"]
 
 T = TypeVar("T")
-Lane = tuple[str, str]
 
 _NO_QUEUE: Final = 'there is no queue to put the job into: add "queue" to [plugins] enabled'
 _NO_BUS: Final = (

@@ -13,10 +13,30 @@ from jfast_sync.errors import PayloadError
 from jfast_sync.event import Event
 from jfast_sync.job import Job
 
-__all__ = ["EVENT", "JOB", "DeadMessage", "Failure", "Message", "OutboxStats", "event_row", "job_row", "micros"]
+__all__ = [
+    "EVENT",
+    "JOB",
+    "DeadMessage",
+    "Failure",
+    "Lane",
+    "Message",
+    "OutboxStats",
+    "derived",
+    "event_row",
+    "in_runs",
+    "instant",
+    "job_row",
+    "lanes_json",
+    "micros",
+    "row_beside",
+    "row_ids",
+    "unbroken",
+]
 
 JOB: Final = "job"
 EVENT: Final = "event"
+
+Lane = tuple[str, str]  # topic and key: what keeps its order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +54,7 @@ class Message:
     attempts: int = 0
 
     @property
-    def lane(self) -> tuple[str, str] | None:
+    def lane(self) -> Lane | None:
         """What keeps its order: the topic and key; None where there is no order to keep."""
         return None if self.key is None else (self.destination, self.key)
 
@@ -194,10 +214,27 @@ def instant(value: datetime | int) -> datetime:
     return datetime.fromtimestamp(value / 1_000_000, UTC) if isinstance(value, int) else value.astimezone(UTC)
 
 
-def in_runs(messages: Sequence[Message]) -> dict[tuple[str, str], list[Message]]:
+def in_runs(messages: Sequence[Message]) -> dict[Lane, list[Message]]:
     """Return the messages whose order counts, by topic and key, each run in its order."""
-    runs: dict[tuple[str, str], list[Message]] = {}
+    runs: dict[Lane, list[Message]] = {}
     for message in sorted(messages, key=lambda one: one.seq):
         if message.lane is not None:
             runs.setdefault(message.lane, []).append(message)
     return runs
+
+
+def unbroken(run: Sequence[Message], heads: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of a run are the oldest pending rows of their key, without a gap."""
+    length = 0
+    for message, head in zip(run, heads, strict=False):
+        if message.seq != head["seq"]:
+            break
+        length += 1
+    return length
+
+
+def lanes_json(lanes: Mapping[Lane, int]) -> str:
+    """Return keys, each with a number, as one parameter."""
+    return json.dumps(
+        [{"destination": lane[0], "message_key": lane[1], "number": number} for lane, number in sorted(lanes.items())]
+    )

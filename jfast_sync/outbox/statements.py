@@ -38,6 +38,7 @@ class Statements:
     release: TextClause  # :ids, :token, :held
     unhold: TextClause  # PostgreSQL :batch of keys, :limit; SQLite :destination, :message_key, :limit
     held_key: TextClause  # :destination, :message_key: the next key after this one of which a row is held
+    clock_back: TextClause  # :seconds that a lease or a retry's delay may be long
     prune: TextClause  # :seconds, :limit
     counts: TextClause  # :cap
     oldest: TextClause
@@ -172,6 +173,11 @@ _SOURCES: Final = {
         f"SELECT destination, message_key FROM {TABLE} WHERE status = 'pending' AND message_key IS NOT NULL "
         "AND held = 1 AND (destination, message_key) > (:destination, :message_key) "
         "ORDER BY destination, message_key LIMIT 1"
+    ),
+    "clock_back": (
+        f"UPDATE {TABLE} SET available_at = {{now}} WHERE status = 'pending' AND held = 0 AND available_at > {{now}} "
+        "AND (due_at IS NULL OR due_at <= {now}) "
+        "AND ((attempts = 0 AND lease_token IS NULL) OR available_at > {in_seconds})"
     ),
     "prune": (
         f"DELETE FROM {TABLE} WHERE id IN (SELECT id FROM {TABLE} WHERE status = 'published' "

@@ -9,17 +9,17 @@ Of one topic and key only the oldest pending rows are leased, without a gap. Wha
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
 
 from jfast_sync.outbox.dead import PAGE, DeadMessages, ids_json, message_of
-from jfast_sync.outbox.rows import Failure, Message, in_runs
+from jfast_sync.outbox.rows import Failure, Lane, Message, in_runs, lanes_json, unbroken
 from jfast_sync.sql.failures import translated
 from jfast_sync.sql.joining import joined
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Leased", "OutboxTable"]
 
-Lane = tuple[str, str]
 _MOST_BYTES: Final = 4 * 1024 * 1024  # of payloads in one relay's hands, and in one call of a broker
 _SQUEEZED: Final = 100  # how much smaller PostgreSQL stores what compresses best
 _MEASURED: Final = 4  # rows, at least, whose sizes are asked for in one statement
@@ -62,6 +61,7 @@ class OutboxTable(DeadMessages):
     def __init__(self, database: Database, clock: Clock | None = None) -> None:
         super().__init__(database, clock)
         self._swept = _FIRST
+        self._latest: datetime | None = None  # the latest time that a sweep has seen
 
     # --- writing, in the caller's transaction ----------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class OutboxTable(DeadMessages):
         held = 0
         heads = self._heads(connection, {lane: len(run) for lane, run in runs.items()})
         for lane, run in runs.items():
-            length = _unbroken(run, heads[lane])
+            length = unbroken(run, heads[lane])
             ready += run[:length]
             if rest := [message.id for message in run[length:]]:
                 held += self._hold(connection, heads[lane][0]["id"], rest, ours={message.id for message in met})
@@ -139,7 +139,7 @@ class OutboxTable(DeadMessages):
         """Return the oldest pending rows of each key, so many each, in their order."""
         heads: dict[Lane, list[dict[str, Any]]] = {lane: [] for lane in lanes}
         if self.postgres and lanes:
-            for row in self.run(connection, self.sql.heads, batch=_lanes(lanes)):
+            for row in self.run(connection, self.sql.heads, batch=lanes_json(lanes)):
                 heads[row["destination"], row["message_key"]].append(row)
         elif lanes:
             for lane, number in lanes.items():
@@ -213,7 +213,7 @@ class OutboxTable(DeadMessages):
     def _unhold(self, connection: Connection, lanes: Sequence[Lane], limit: int) -> int:
         """Let go the next ``limit`` rows of each key."""
         if self.postgres:
-            batch = _lanes(dict.fromkeys(lanes, limit))
+            batch = lanes_json(dict.fromkeys(lanes, limit))
             return self._change(connection, self.sql.unhold, batch=batch, limit=limit) if lanes else 0
         return sum(
             self._change(connection, self.sql.unhold, destination=lane[0], message_key=lane[1], limit=limit)
@@ -235,9 +235,19 @@ class OutboxTable(DeadMessages):
     def sweep(self) -> int:
         """Let go rows that are held although nothing is before them: the sibling's relay does not know that they wait.
 
-        Looks at a bounded number of keys and goes on there the next time; returns how many rows were let go.
+        Looks at a bounded number of keys and goes on there the next time; returns how many rows were let go. On SQLite
+        it also makes due what was written, leased or tried before this machine's clock was set back.
         """
+        if not self.postgres and self._went_back():
+            self.database.transact(
+                lambda connection: self._change(connection, self.sql.clock_back, seconds=_LONGEST_LEASE)
+            )
         return self.database.transact(self._sweep)
+
+    def _went_back(self) -> bool:
+        now, before = self.now(), self._latest
+        self._latest = now
+        return before is None or now < before
 
     def _sweep(self, connection: Connection) -> int:
         freed = 0
@@ -278,19 +288,3 @@ def _possibly(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         if number >= _MEASURED and total > 2 * _MOST_BYTES:
             return rows[:number]
     return rows
-
-
-def _unbroken(run: Sequence[Message], heads: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of a run are the oldest pending rows of their key, without a gap."""
-    length = 0
-    for message, head in zip(run, heads, strict=False):
-        if message.seq != head["seq"]:
-            break
-        length += 1
-    return length
-
-
-def _lanes(lanes: Mapping[Lane, int]) -> str:
-    return json.dumps(
-        [{"destination": lane[0], "message_key": lane[1], "number": number} for lane, number in sorted(lanes.items())]
-    )
