@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from jfast_sync_cli.frame import Invocation, nearest
 from jfast_sync_cli.options import common_options, json_option, project_options
 from jfast_sync_cli.project import open_app
 from jfast_sync_cli.show import age, iso, print_json, print_table
+from jfast_sync_cli.zone_data import in_use
 
 if TYPE_CHECKING:
     from jfast_sync.app import JFast
@@ -172,14 +174,25 @@ def _asked(app: JFast, names: Sequence[str]) -> tuple[datetime, dict[str, dateti
     """Ask the tick store for its time and the latest ticks; a store in memory is another process's."""
     from jfast_sync import adapters
 
-    if app.config.tick_store == "memory" or not names:
+    if app.config.tick_store == "memory" or not names or not _has_ticks(app):
         return datetime.now(UTC), {}
     store = adapters.tick_store(app.config, app.database)
     try:
-        app.setup()
         return store.now(), store.latest(names)
     finally:
         store.close()
+
+
+def _has_ticks(app: JFast) -> bool:
+    """Say whether the store has a place for ticks already; looking makes none."""
+    database = app.database
+    if database is None or app.config.tick_store != "database":
+        return True
+    if database.path is not None and not Path(database.path).exists():
+        return False
+    from jfast_sync.sql import schema
+
+    return any(part.version for part in schema.status(database) if part.component == "jfast_schedule_ticks")
 
 
 def _row(
@@ -198,10 +211,12 @@ def _row(
         "last": iso(last),
         "catch_up": schedule.catch_up,
         "jitter": schedule.jitter.total_seconds() if schedule.jitter is not None else None,
+        "max_attempts": schedule.max_attempts,
         "payload": dict(schedule.payload),
         "scheduler": "on" if on else "off",
         "known": app.tasks.find(schedule.task) is not None,
         "where": schedule.where,
+        "zone_data": str(in_use()) if schedule.timezone not in (None, "UTC") else None,
     }
 
 

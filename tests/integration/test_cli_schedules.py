@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -64,6 +66,17 @@ def test_the_list_says_when_each_is_next(project: Project) -> None:
     assert "The scheduler is off here: set [plugin.queue] scheduler = true." in shown.err
     on = project.ok("schedules", "list", environ={"JFAST_QUEUE_SCHEDULER": "true"})
     assert "The scheduler is off" not in on.err
+
+
+def test_the_list_creates_nothing(project: Project) -> None:
+    _, report = project.ok("schedules", "list", "--json").json
+    assert report["max_attempts"] is None
+    assert " in " in report["zone_data"]
+    assert not (project.folder / "jfast.db").exists()
+    (project.folder / "jfast.db").touch()
+    assert project.ok("schedules", "list", "--json").json[1]["last"] is None
+    with closing(sqlite3.connect(project.folder / "jfast.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
 def test_a_project_without_schedules(project: Project) -> None:
