@@ -7,7 +7,7 @@ is a ``with`` block: what was there before is there afterwards.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ __all__ = [
     "current_request_id",
     "current_tenant_id",
     "current_trace",
+    "fall_back",
     "get_context",
     "install_app",
     "origin",
@@ -55,19 +56,34 @@ _app: ContextVar[JFast | None] = ContextVar("jfast_app", default=None)
 _job: ContextVar[RunningJob | None] = ContextVar("jfast_job", default=None)
 
 
+_Found = Callable[[], "tuple[JFast, Origin] | None"]
+_elsewhere: Final[list[_Found]] = []
+
+
+def fall_back(find: _Found) -> None:
+    """Ask ``find`` for app and origin where none is bound: in a thread that a request was handed to, for example."""
+    if find not in _elsewhere:
+        _elsewhere.append(find)
+
+
+def _handed_on() -> tuple[JFast | None, Origin]:
+    return next((found for find in _elsewhere if (found := find()) is not None), (None, _NOWHERE))
+
+
 def origin() -> Origin:
     """Return the origin bound to this thread; all fields are None outside a request and a job."""
-    return _origin.get()
+    bound = _origin.get()
+    return bound if bound is not _NOWHERE else _handed_on()[1]
 
 
 def current_tenant_id() -> str | None:
     """Return the tenant of the running request or job, or None outside both."""
-    return _origin.get().tenant_id
+    return origin().tenant_id
 
 
 def current_request_id() -> str | None:
     """Return the id of the request that is running, or that caused the running job; None outside both."""
-    return _origin.get().request_id
+    return origin().request_id
 
 
 def current_trace() -> Mapping[str, str] | None:
@@ -75,9 +91,9 @@ def current_trace() -> Mapping[str, str] | None:
 
     Where the app's telemetry is on it is that of the span the thread is in, else that of the running request or job.
     """
-    telemetry = getattr(_app.get() or next(iter(_installed), None), "telemetry", None)
+    telemetry = getattr(_app_here(), "telemetry", None)
     carrier: Mapping[str, str] | None = telemetry.carrier() if telemetry is not None else None
-    return carrier or _origin.get().trace
+    return carrier or origin().trace
 
 
 def current_job() -> RunningJob:
@@ -106,13 +122,17 @@ def uninstall_app(app: JFast) -> None:
         _installed.clear()
 
 
+def _app_here() -> JFast | None:
+    return _app.get() or _handed_on()[0] or next(iter(_installed), None)
+
+
 def current_app() -> JFast:
     """Return the app of the running request or job, else the one this process built.
 
     Raises:
         ConfigError: there is none.
     """
-    app = _app.get() or next(iter(_installed), None)
+    app = _app_here()
     if app is None:
         raise ConfigError(
             "no jfast app in this process: open one with `with jfast_sync.connect() as jf:`, or JFast(app) in Flask"

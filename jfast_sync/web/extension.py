@@ -187,7 +187,7 @@ class JFast:
 
         Raises:
             ConfigError: ``tenant`` is not 1 to 128 plain characters.
-            RuntimeError: no request is running.
+            RuntimeError: no request is running, or another thread answers it.
         """
         hooks.set_tenant(tenant)
 

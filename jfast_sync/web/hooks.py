@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flask import Flask, Request, Response, got_request_exception, has_request_context, request
 
-from jfast_sync.context import current_request_id
+from jfast_sync.context import Origin, current_request_id, fall_back
 from jfast_sync.errors import JFastError
 from jfast_sync.redact import error_text, traceback_text
 from jfast_sync.web.answers import Answer
 from jfast_sync.web.problems import problem, problem_of
-from jfast_sync.web.scope import Scoped, bind_tenant, open_scope, scope_of
+from jfast_sync.web.scope import Scoped, bind_tenant, open_scope, origin_of, scope_of
 from jfast_sync.web.session import RequestSession
 
 if TYPE_CHECKING:
@@ -81,8 +81,14 @@ def _roll_back(held: RequestSession) -> None:
         log.warning("a request's session could not be rolled back: %s", error_text(exc))
 
 
+def _handed_on() -> tuple[JFast, Origin] | None:
+    """Return the app and the origin of the request that Flask knows of, in a thread it was copied to for example."""
+    return origin_of(request.environ) if has_request_context() else None
+
+
 def install(app: Flask, core: JFast, tenant: Tenant | None) -> None:
     """Put the hooks of ``core`` into ``app``: around everything else, whatever was registered earlier."""
+    fall_back(_handed_on)
     hooks = _Hooks(app, core, tenant)
     first = app.before_request_funcs.setdefault(None, [])
     first.insert(0, hooks.arrive)

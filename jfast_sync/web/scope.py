@@ -6,12 +6,13 @@ that fails, covers errors that the framework answers by itself, and leaves nothi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from jfast_sync.context import bind, bind_app, origin
+from jfast_sync.context import Origin, bind, bind_app, origin
 from jfast_sync.web.arrival import REQUEST_ID, arrival, checked_tenant
 from jfast_sync.web.serving import begin_for, start_when_serving
 
@@ -20,23 +21,62 @@ if TYPE_CHECKING:
 
     from jfast_sync.core import JFast
 
-__all__ = ["Scoped", "bind_tenant", "open_scope", "scope_of"]
+__all__ = ["Scoped", "bind_tenant", "open_scope", "origin_of", "scope_of"]
 
 _KEY: Final = "jfast_sync.scope"
+_ORIGIN: Final = "jfast_sync.origin"  # stays when the scope is closed: a thread may go on with the request
 
 
-def scope_of(environ: WSGIEnvironment) -> ExitStack | None:
+class Scope(ExitStack):
+    """What a request has bound on the thread that answers it, closed when its answer is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    core: JFast
+    origin: Origin
+    thread: int
+
+
+def scope_of(environ: WSGIEnvironment) -> Scope | None:
     """Return what the request has bound, and what is to be closed when its answer is made; None outside a scope."""
     return environ.get(_KEY)
 
 
-def open_scope(environ: WSGIEnvironment, core: JFast) -> ExitStack:
-    """Bind the request's origin and its app to this thread until the stack is closed."""
-    stack = environ[_KEY] = ExitStack()
-    stack.callback(environ.pop, _KEY, None)
+def origin_of(environ: WSGIEnvironment) -> tuple[JFast, Origin] | None:
+    """Return the app and the origin of a request in a thread that it was handed to, also when it is answered.
+
+    None in the thread that answers it, where both are bound for as long as they hold: a framework may leave the request
+    there, behind a stream that was abandoned for example. None as well for a request that never had a scope.
+    """
+    found: _Handed | None = environ.get(_ORIGIN)
+    return (found.core, found.origin) if found is not None and found.thread != threading.get_ident() else None
+
+
+def open_scope(environ: WSGIEnvironment, core: JFast) -> Scope:
+    """Bind the request's origin and its app to this thread until the stack is closed.
+
+    Inside another scope of the same request it begins with that one's origin, which is as it was afterwards.
+    """
+    outer = scope_of(environ)
+    stack = Scope()
+    if outer is None:
+        stack.callback(environ.pop, _KEY, None)
+    else:
+        stack.callback(environ.update, {_KEY: outer, _ORIGIN: environ[_ORIGIN]})
+    environ[_KEY] = stack
     stack.enter_context(bind_app(core))
-    stack.enter_context(bind(arrival(environ)))
+    _bind(environ, core, origin() if outer is not None else arrival(environ))
     return stack
+
+
+def _bind(environ: WSGIEnvironment, core: JFast, new: Origin) -> None:
+    environ[_ORIGIN] = _Handed(core, new, environ[_KEY].thread)
+    environ[_KEY].enter_context(bind(new))
 
 
 def bind_tenant(environ: WSGIEnvironment, tenant: object) -> None:
@@ -44,18 +84,22 @@ def bind_tenant(environ: WSGIEnvironment, tenant: object) -> None:
 
     Raises:
         ConfigError: ``tenant`` cannot be one.
-        RuntimeError: the request has no scope.
+        RuntimeError: the request has no scope, or another thread answers it.
     """
     scope = scope_of(environ)
     if scope is None:
         raise RuntimeError("a tenant is bound inside a request only")
-    scope.enter_context(bind(replace(origin(), tenant_id=checked_tenant(tenant))))
+    if scope.thread != threading.get_ident():
+        # It would stay on that thread, for whatever it does next.
+        raise RuntimeError("a tenant is bound by the thread that answers the request only")
+    _bind(environ, environ[_ORIGIN].core, replace(origin(), tenant_id=checked_tenant(tenant)))
 
 
 class Scoped:
     """A WSGI app whose every request runs in a scope of its own, and whose every answer carries its request id.
 
-    Inside the scope of another one (an app mounted in an app) the request keeps its id and gets the inner app.
+    Inside the scope of another one (an app mounted in an app) the request keeps its id and tenant and gets the inner
+    app. A tenant that the inner app finds is the inner app's alone.
     """
 
     def __init__(self, core: JFast, app: WSGIApplication) -> None:
@@ -64,12 +108,11 @@ class Scoped:
         start_when_serving(core)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if scope_of(environ) is not None:
-            with bind_app(self._core):
-                return self._bound(environ, self._app(environ, start_response))
-        begin_for(environ)
+        inner = scope_of(environ) is not None
+        if not inner:
+            begin_for(environ)
         with open_scope(environ, self._core):
-            return self._bound(environ, self._app(environ, _answering(start_response)))
+            return self._bound(environ, self._app(environ, start_response if inner else _answering(start_response)))
 
     def _bound(self, environ: WSGIEnvironment, body: Iterable[bytes]) -> Iterable[bytes]:
         """Let a body that is still being made run in the same context; leave the others to the server as they are."""

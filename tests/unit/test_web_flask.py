@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from flask import Flask, Response, abort, current_app, request, stream_with_context
+from flask import Flask, Response, abort, copy_current_request_context, current_app, request, stream_with_context
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import Client
 
-from jfast_sync import context
+from jfast_sync import context, current_request_id, current_tenant_id
 from jfast_sync.config import load_config
 from jfast_sync.errors import ConfigError, JFastError, PayloadError, UnavailableError
 from jfast_sync.flask import JFast
@@ -408,6 +409,59 @@ class TestRequestContext:
         response = Client(outer).get("/in", headers={"X-Request-ID": "r"})
         assert response.text == "r True"
         assert response.headers.getlist("X-Request-ID") == ["r"]
+
+    @pytest.mark.parametrize("streamed", [False, True])
+    def test_an_app_called_by_a_view_has_a_tenant_of_its_own(self, streamed: bool) -> None:
+        outer, jf = memory_app(tenant=lambda request: "a")
+        inner, _ = memory_app(tenant=lambda request: "b")
+
+        def here() -> str:
+            known = context.current_app()
+            return f"{current_tenant_id()} {current_request_id()} {known is inner.extensions['jfast']}"
+
+        @inner.get("/")
+        def within() -> Response:
+            if streamed:
+                return Response(stream_with_context(here() for _ in range(1)))
+            return Response(here())
+
+        @outer.get("/")
+        def view() -> list[str]:
+            answer = Response.from_app(inner.wsgi_app, request.environ)
+            jf.set_tenant(f"{current_tenant_id()}2")
+            return [answer.get_data(as_text=True), here()]
+
+        answered = outer.test_client().get("/", headers={"X-Request-ID": "r"}).json
+        assert answered == ["b r True", "a2 r False"]
+        assert context.origin() == context.Origin()
+
+    def test_a_thread_that_the_request_is_copied_to_knows_whose_it_is(self) -> None:
+        app, jf = memory_app(tenant=lambda request: "acme")
+        memory_app()  # the latest built, which is not the request's
+        go_on = threading.Event()
+
+        def whose() -> tuple[object, ...]:
+            return current_tenant_id(), current_request_id(), Job(task="x").tenant_id, context.current_app() is jf.core
+
+        def later() -> tuple[object, ...]:
+            assert go_on.wait(10)
+            with pytest.raises(RuntimeError):
+                jf.set_tenant("other")
+            return whose()
+
+        with ThreadPoolExecutor(1) as pool:
+
+            @app.get("/")
+            def view() -> str:
+                assert pool.submit(copy_current_request_context(whose)).result() == whose()
+                futures.append(pool.submit(copy_current_request_context(later)))
+                return ""
+
+            futures: list[Future[tuple[object, ...]]] = []
+            app.test_client().get("/", headers={"X-Request-ID": "r"})
+            go_on.set()
+            assert futures[0].result() == ("acme", "r", "acme", True), "the request is over, and still its own"
+            assert pool.submit(context.origin).result() == context.Origin()
 
 
 class TestProblems:
