@@ -196,7 +196,7 @@ def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
     if primary is not None:
         from jfast_sync.sql import schema
 
-        (schema.require_current if current_only else schema.upgrade)(primary, config.queue.name)
+        (schema.require_current if current_only else schema.upgrade)(primary, config.jobs_table)
         if primary.rls:
             from jfast_sync.sql import tenants
 

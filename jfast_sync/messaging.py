@@ -11,6 +11,10 @@ from jfast_sync.loop import Deadline
 from jfast_sync.ports import Queue, SharesTransaction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session
+
     from jfast_sync.config import Config
     from jfast_sync.core import JFast
     from jfast_sync.outbox.delivery import Delivery
@@ -147,7 +151,17 @@ def outbox(app: JFast, *, has_queue: bool) -> Outbox:
         has_bus=app.bus is not None,
         max_bytes=app.config.queue.max_payload_bytes,
         wake=app.relaying.wake,
+        ready=_first_use(app),
     )
+
+
+def _first_use(app: JFast) -> Callable[[Session], None]:
+    """Return what makes sure of the tables before a session of anybody's writes to them."""
+    if app.database is None:
+        return lambda _session: None
+    from jfast_sync.sql.first_use import FirstUse
+
+    return FirstUse(app.database, app.config.jobs_table, current_only=app.config.app.env == "prod")
 
 
 def _relay(app: JFast, *, always: bool = False) -> Relay | None:

@@ -15,6 +15,7 @@ from jfast_sync import adapters
 from jfast_sync.errors import JFastError, UnavailableError
 from jfast_sync.redact import error_text, mask_dsn
 from jfast_sync.sql import schema, tenants
+from jfast_sync_cli import zone_data
 from jfast_sync_cli.db import state_of
 from jfast_sync_cli.frame import Invocation
 from jfast_sync_cli.project import open_app, open_database, read_config
@@ -80,6 +81,18 @@ def _machine() -> Iterator[Finding]:
         detail=f"SQLite {sqlite3.sqlite_version}",
         fix="" if sqlite else "use a Python built with SQLite 3.35 or newer",
     )
+    yield _zones()
+
+
+def _zones() -> Finding:
+    used, package = zone_data.in_use(), zone_data.of_package()
+    if used is None:
+        fix = "install the system's tzdata, or pip install tzdata"
+        return Finding(name="zones", status="fail", detail="there is no time zone data", fix=fix)
+    if package is not None and used.older_than(package):
+        fix = 'update the system\'s tzdata, or set PYTHONTZPATH="" so that the package counts'
+        return Finding(name="zones", status="warn", detail=f"{used} is older than {package}, and counts", fix=fix)
+    return Finding(name="zones", status="ok", detail=f"time zones {used}")
 
 
 def _config(config: Config) -> Finding:
@@ -153,7 +166,7 @@ def _database(config: Config, database: Database) -> Iterator[Finding]:
         return
     number = ".".join(map(str, version))
     yield Finding(name="database", status="ok", detail=f"{shown} answers ({database.dialect} {number})")
-    behind = [part for part in schema.status(database, config.queue.name) if not part.current]
+    behind = [part for part in schema.status(database, config.jobs_table) if not part.current]
     if behind:
         detail = "; ".join(f"{part.component}: {state_of(part)}" for part in behind)
         automatic = config.app.env != "prod" and all(part.version < part.latest for part in behind)

@@ -33,7 +33,7 @@ def upgrade(invocation: Invocation, as_json: bool) -> None:
     from jfast_sync.sql import schema
 
     with open_database(invocation) as (config, database):
-        applied = schema.upgrade(database, config.queue.name)
+        applied = schema.upgrade(database, config.jobs_table)
     if as_json:
         print_json({"applied": applied})
     elif applied:
@@ -52,7 +52,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from jfast_sync.sql import schema
 
     with open_database(ctx.obj) as (config, database):
-        found = schema.status(database, config.queue.name)
+        found = schema.status(database, config.jobs_table)
     current = all(part.current for part in found)
     if as_json:
         components = [

@@ -62,6 +62,11 @@ class Config:
         return self.backend_of_database if self.queue.backend == "auto" else self.queue.backend
 
     @property
+    def jobs_table(self) -> str | None:
+        """The table of jobs in the primary database; None where the jobs are kept elsewhere."""
+        return None if self.queue.backend in ("memory", "redis", "rabbitmq") else self.queue.name
+
+    @property
     def tick_store(self) -> str:
         """Where ticks are claimed, with ``auto`` resolved: database, cache or memory."""
         if self.queue.scheduler_store != "auto":

@@ -49,6 +49,7 @@ class Outbox:
         has_bus: whether events go to an event bus too.
         max_bytes: the largest data of an event.
         wake: called after a commit that a relay has work from.
+        ready: called before anything is written; makes sure that the tables exist.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Outbox:
         has_bus: bool = False,
         max_bytes: int = 1_048_576,
         wake: Callable[[], None] = lambda: None,
+        ready: Callable[[Session], None] = lambda _session: None,
     ) -> None:
         self._queue = queue
         self._tasks = tasks
@@ -69,6 +71,7 @@ class Outbox:
         self._has_bus = has_bus
         self._max_bytes = max_bytes
         self._wake = wake
+        self._ready = ready
 
     def enqueue(self, session: Session, job: Job) -> str:
         """Store one job in the session's transaction and return its id; it starts after the commit.
@@ -77,6 +80,7 @@ class Outbox:
 
         Raises:
             PayloadError: the payload cannot be stored; the session's transaction is untouched.
+            SchemaError: the tables are not there; the session's transaction is untouched.
             UnsupportedError: neither the queue nor the outbox lives in the session's database.
         """
         return self.enqueue_many(session, [job])[0]
@@ -86,7 +90,9 @@ class Outbox:
         prepared = [self._queue.prepare(job) for job in jobs]
         check_session(session)
         if prepared:
-            self._place(session)(prepared)
+            place = self._place(session)
+            self._ready(session)
+            place(prepared)
         return [job.id for job in prepared]
 
     def publish(self, session: Session, topic: str, event: Event) -> str:
@@ -115,6 +121,7 @@ class Outbox:
         jobs = [self._queue.prepare(_subscriber_job(task, topic, checked)) for task in subscribers]
         place = self._place(session) if jobs else None
         table = self._table_of(session) if self._has_bus else None
+        self._ready(session)
         # In the order of the names, in every process: of two that publish this event one waits, they never deadlock.
         fresh = [job for job in jobs if claim_once(session, event.id, consumer=_PUBLISHED + job.task, tenant_id=None)]
         if place is not None and fresh:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ from jfast_sync.sql.schema_steps import Component, components
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["Status", "require_current", "status", "upgrade"]
+__all__ = ["Status", "refuse_other", "require_current", "status", "status_on", "upgrade"]
 
 _DEFAULT: Final = "jfast_jobs"
 _VERSIONS: Final = "jfast_schema"
@@ -36,22 +36,32 @@ class Status:
         return self.version == self.latest
 
 
-def status(database: Database, table: str = _DEFAULT) -> list[Status]:
+def status(database: Database, table: str | None = _DEFAULT) -> list[Status]:
     """Say where each component stands; changes nothing.
 
     Raises:
         UnavailableError: the database cannot be reached.
     """
-    return database.transact(lambda connection: [_status(connection, part) for part in components(table)])
+    return database.transact(lambda connection: status_on(connection, table))
 
 
-def require_current(database: Database, table: str = _DEFAULT) -> None:
+def status_on(connection: Connection, table: str | None = _DEFAULT) -> list[Status]:
+    """Say as :func:`status` does where each component stands, as seen from a transaction that is open already."""
+    return [_status(connection, part) for part in components(table)]
+
+
+def require_current(database: Database, table: str | None = _DEFAULT) -> None:
     """Do nothing when the tables are current.
 
     Raises:
         SchemaError: they are missing, older or newer than this library; the message says what to do.
     """
-    for part in status(database, table):
+    refuse_other(status(database, table))
+
+
+def refuse_other(found: Iterable[Status]) -> None:
+    """Do nothing when all that was found is current; raise as :func:`require_current` does."""
+    for part in found:
         _refuse_newer(part)
         if not part.current:
             raise SchemaError(
@@ -60,7 +70,7 @@ def require_current(database: Database, table: str = _DEFAULT) -> None:
             )
 
 
-def upgrade(database: Database, table: str = _DEFAULT) -> list[str]:
+def upgrade(database: Database, table: str | None = _DEFAULT) -> list[str]:
     """Bring every component up to date and return the titles of the steps that were run.
 
     Workers of the version before may go on working meanwhile; processes that do this together take turns.

@@ -59,19 +59,23 @@ def table_name(name: str) -> str:
     return name
 
 
-def components(table: str) -> list[Component]:
-    """Return what a database with the queue's table ``table`` consists of."""
-    jobs = Step(1, f"jobs in {table}", lambda connection: _jobs(connection, table_name(table)))
+def components(table: str | None) -> list[Component]:
+    """Return what a database with the queue's table ``table`` consists of; None: the jobs are kept elsewhere."""
     inbox = Step(1, "inbox in jfast_inbox", _inbox)
     outbox = Step(1, "outbox in jfast_outbox", outbox_step)
     ticks = Step(1, "ticks in jfast_schedule_ticks", _ticks)
     # The locks' keys are the sibling's, so that its services and ours take turns too.
-    return [
-        Component(table, f"jfast:setup:{table}", [jobs]),
+    framework = [
         Component("jfast_inbox", "jfast:setup:framework-tables", [inbox]),
         Component("jfast_outbox", "jfast:setup:framework-tables", [outbox]),
         Component("jfast_schedule_ticks", "jfast:setup:framework-tables", [ticks]),
     ]
+    return framework if table is None else [_queue(table), *framework]
+
+
+def _queue(table: str) -> Component:
+    jobs = Step(1, f"jobs in {table}", lambda connection: _jobs(connection, table_name(table)))
+    return Component(table, f"jfast:setup:{table}", [jobs])
 
 
 # --- the jobs ----------------------------------------------------------------------------------------------------
