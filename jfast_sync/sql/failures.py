@@ -60,6 +60,10 @@ def translate(exc: Exception) -> Exception:
     state = sqlstate(exc)
     if state == "55P03" or (state is None and _busy(exc)):
         return LockTimeout(f"the database is held by another transaction: {text}")
+    if state == "40P01":
+        return LockTimeout(
+            f"another transaction and this one waited for each other; this one may be tried again: {text}"
+        )
     if state in _NO_SCHEMA or "no such table" in text or "no such column" in text or "has no column" in text:
         return SchemaError(f'the database\'s tables are missing or old; run "jfast-sync db upgrade" ({text})')
     if state == _NO_RIGHT:

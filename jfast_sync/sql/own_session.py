@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from jfast_sync.redact import traceback_text
 from jfast_sync.sql.failures import is_lost
 from jfast_sync.sql.ownership import Owner, own
-from jfast_sync.sql.session import has_bells, ring_after
+from jfast_sync.sql.session import has_bells, is_loud, ring_after
 
 __all__ = ["commit_unknown", "open_session"]
 
@@ -78,7 +78,7 @@ def _commit(session: Session, owner: _Own) -> None:
     try:
         session.commit()
     except Exception as exc:
-        if owner.durable:
+        if owner.durable and not is_loud(session, exc):
             # Not ours to raise: who reads an error here would do it all again.
             log.error("committed, but a listener failed after that\n%s", traceback_text(exc))  # noqa: TRY400 - redacted
             return

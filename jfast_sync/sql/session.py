@@ -24,12 +24,23 @@ from jfast_sync.sql.tenants import begin_as, work_as
 if TYPE_CHECKING:
     from jfast_sync.sql.engine import Database
 
-__all__ = ["AttemptTransaction", "forget_sessions", "has_bells", "hold", "holds", "on_commit", "ring_after"]
+__all__ = [
+    "AttemptTransaction",
+    "Loud",
+    "forget_sessions",
+    "has_bells",
+    "hold",
+    "holds",
+    "is_loud",
+    "on_commit",
+    "ring_after",
+]
 
 log = logging.getLogger(__name__)
 
 _BELLS: Final = "jfast_bells"
 _JOINED: Final = "jfast_joined"
+_LOUD: Final = "jfast_loud"
 _held: Counter[tuple[str, int]] = Counter()  # open sessions by SQLite file and thread
 
 
@@ -53,6 +64,16 @@ def forget_sessions() -> None:
     _held.clear()
 
 
+class Loud:
+    """A bell whose error reaches whoever commits, for tests."""
+
+    def __init__(self, bell: Callable[[], None]) -> None:
+        self._bell = bell
+
+    def __call__(self) -> None:
+        self._bell()
+
+
 def on_commit(session: Session, bell: Callable[[], None]) -> None:
     """Call ``bell`` once when the session's outermost transaction has committed."""
     session.info.setdefault(_BELLS, {})[id(bell)] = bell
@@ -61,6 +82,11 @@ def on_commit(session: Session, bell: Callable[[], None]) -> None:
 def has_bells(session: Session) -> bool:
     """Say whether something of ours was written in a session's transaction, or an earlier one that was rolled back."""
     return _BELLS in session.info
+
+
+def is_loud(session: Session, exc: Exception) -> bool:
+    """Say whether an error came from a :class:`Loud` bell of this session's."""
+    return session.info.get(_LOUD) is exc
 
 
 def ring_after(session: Session) -> None:
@@ -94,6 +120,9 @@ def _ring(info: dict[Any, Any]) -> None:
         try:
             bell()
         except Exception as exc:
+            if isinstance(bell, Loud):
+                info[_LOUD] = exc
+                raise
             log.warning("nobody was woken after a commit: %s", error_text(exc))
 
 

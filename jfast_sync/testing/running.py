@@ -17,7 +17,7 @@ from jfast_sync.job import Lease
 from jfast_sync.observers import JobEvent, Moment, Observers
 from jfast_sync.outcome import Bury, Done, Retry, Settlement
 from jfast_sync.ports import Queue, Selection, Settled, SharesTransaction
-from jfast_sync.sql.session import on_commit
+from jfast_sync.sql.session import Loud, on_commit
 from jfast_sync.worker import WorkerOptions
 from jfast_sync.worker.attempt import Attempt, Committed, Ended, Lost, Report, Unknown
 from jfast_sync.worker.execute import Executor
@@ -177,6 +177,7 @@ def inline(jf: JFast) -> Iterator[None]:
         finally:
             running = False
 
+    @Loud
     def run_elsewhere() -> None:
         # Not this thread: it still holds the session, and an enqueue of the handler's own would be refused for that.
         if not running:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from sqlalchemy import text
 
 from jfast_sync.buses.recording import RecordingBus
-from jfast_sync.errors import PayloadError, UnsupportedError
+from jfast_sync.errors import PayloadError, UnavailableError, UnsupportedError
 from jfast_sync.events import Event, subscribe
 from jfast_sync.job import Job
 from jfast_sync.sql.engine import Database
@@ -107,3 +108,44 @@ def test_an_enqueue_that_stored_nothing_is_logged(jf, queue, caplog):
         "job a of task t was not stored: its id is there already",
         "2 of 2 jobs were not stored: their ids are there already",
     ]
+
+
+def test_transactions_that_publish_two_events_in_opposite_orders(jf, queue, dsn):
+    if dsn.startswith("sqlite"):  # one writer: the second transaction begins after the first
+        publish_both(jf, ["1", "2"])
+        publish_both(jf, ["2", "1"])
+    else:
+        met = threading.Barrier(2, timeout=20)
+        outcomes: list[BaseException | None] = []
+
+        def run(ids):
+            outcomes.append(outcome(lambda: publish_both(jf, ids, between=met.wait)))
+
+        threads = [threading.Thread(target=run, args=(ids,)) for ids in (["1", "2"], ["2", "1"])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        refused = [error for error in outcomes if error is not None]
+        assert len(outcomes) == 2 and len(refused) == 1
+        assert isinstance(refused[0], UnavailableError) and "may be tried again" in str(refused[0])
+        publish_both(jf, ["2", "1"])  # the one that was refused
+    relay_all(jf)
+
+    assert len(queue.given) == 2
+    assert sorted(sent.event.id for sent in jf.bus.sent) == ["1", "2"]
+
+
+def publish_both(jf, ids, between=lambda: None):
+    with jf.session() as session:
+        jf.outbox.publish(session, "orders", Event(type="order.placed", id=ids[0]))
+        between()
+        jf.outbox.publish(session, "orders", Event(type="order.placed", id=ids[1]))
+
+
+def outcome(work):
+    try:
+        work()
+    except Exception as exc:
+        return exc
+    return None
