@@ -252,10 +252,12 @@ def test_the_doctor_is_content_with_a_healthy_project(project: Project) -> None:
     project.ok("db", "upgrade")
     report = project.ok("doctor", "--json").json
     assert report["healthy"] is True
-    assert {check["status"] for check in report["checks"]} == {"ok"}
+    # This machine's own zones may be older than the package's, which is a warning.
+    assert {check["status"] for check in report["checks"] if check["name"] != "zones"} == {"ok"}
     assert {check["name"] for check in report["checks"]} == {
         "python",
         "sqlite",
+        "zones",
         "config",
         "driver",
         "tasks",
@@ -263,7 +265,7 @@ def test_the_doctor_is_content_with_a_healthy_project(project: Project) -> None:
         "schema",
         "queue",
     }
-    assert project.ok("doctor").out.count("ok    ") == len(report["checks"])
+    assert project.ok("doctor").out.count("ok    ") >= len(report["checks"]) - 1
 
 
 def test_the_doctor_names_what_is_wrong_and_the_fix(project: Project) -> None:
