@@ -71,7 +71,8 @@ class QueueClient:
 
         Raises:
             PayloadError: the payload cannot be stored.
-            UnavailableError: the backend cannot be reached; nothing was stored.
+            UnavailableError: the backend cannot be reached; nothing was stored, unless a reply is said to be lost.
+                The same job, with its id, may be enqueued again.
         """
         prepared = self.prepare(job)
         self._ready()

@@ -56,12 +56,11 @@ class Relaying:
     def start(self) -> Relay | None:
         """Start the relay where the configuration has it on; None where it is off."""
         with self._lock:
-            if self._relay is None:
-                self._relay = _relay(self._app)
-                if self._relay is not None:
-                    self._relay.start()
-                    self._listening = self._listen(self._relay)
-                    atexit.register(self.stop)
+            if self._relay is None and (relay := _relay(self._app)) is not None:
+                relay.start()
+                self._relay = relay  # not where it could not be started: that may be tried again
+                self._listening = self._listen(relay)
+                atexit.register(self.stop)
             return self._relay
 
     def wake(self) -> None:

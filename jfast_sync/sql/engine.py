@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from jfast_sync.context import current_tenant_id
 from jfast_sync.errors import ConfigError, UnavailableError
 from jfast_sync.forks import after_fork
+from jfast_sync.redact import error_text
 from jfast_sync.sql import dsn as forms
 from jfast_sync.sql import ownership, sqlite_transactions, tenants
 from jfast_sync.sql.failures import is_lost, is_passing, translate
@@ -34,6 +35,8 @@ __all__ = ["Database"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_REPLY_LOST: Final = "the reply to a commit was lost: it is not known whether everything was written or nothing"
 
 
 _alive: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -159,6 +162,8 @@ class Database:
         except DBAPIError as exc:
             if not committing and (is_lost(exc) or is_passing(exc)):
                 raise _Again(exc) from exc
+            if committing and is_lost(exc):
+                raise UnavailableError(f"{_REPLY_LOST} ({error_text(exc.orig or exc)})") from exc
             raise translate(exc) from exc
         except PoolTimeout as exc:
             raise translate(exc) from exc

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError
 from sqlalchemy.orm import Session
 
 from jfast_sync import Job
-from jfast_sync.errors import UnsupportedError
+from jfast_sync.errors import UnavailableError, UnsupportedError
 from jfast_sync.flask import JFast, get_session
 from jfast_sync.sql import dsn as forms
 from tests.servers import PostgresServer, Proxy
@@ -190,6 +190,20 @@ def test_a_lost_reply_to_the_commit_is_said_to_be_one(
         line.swallow_next_reply(b"COMMIT")
     assert "not known" in "".join(caught.value.__notes__)
     assert found(jf) == (2, 2)
+
+
+def test_a_lost_reply_to_the_queues_own_commit_is_said_to_be_one(
+    postgres_dsn: str, apps: Apps, postgres_server: PostgresServer, proxy: Callable[[int], Proxy]
+) -> None:
+    line = proxy(postgres_server.port)
+    _, jf = apps(line.dsn(postgres_dsn))
+    job = Job(task="t.done")
+    assert jf.queue.stats().ready == 0
+    line.swallow_next_reply(b"COMMIT")
+    with pytest.raises(UnavailableError, match="reply to a commit was lost: it is not known"):
+        jf.queue.enqueue(job)
+    assert jf.queue.enqueue(job) == job.id
+    assert jf.queue.stats().ready == 1
 
 
 def test_a_refused_commit_gives_its_locks_back(sqlite_dsn: str, apps: Apps) -> None:

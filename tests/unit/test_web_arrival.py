@@ -16,6 +16,7 @@ from jfast_sync.errors import (
     UndeliverableEvent,
     UnknownTaskError,
 )
+from jfast_sync.job import Job
 from jfast_sync.web.answers import Answer
 from jfast_sync.web.arrival import arrival, checked_tenant
 from jfast_sync.web.problems import problem, problem_of
@@ -78,10 +79,14 @@ def test_a_tenant_that_can_be_one_is_kept(tenant: str | None) -> None:
     assert checked_tenant(tenant) == tenant
 
 
-@pytest.mark.parametrize("tenant", ["", "a b", "a\nb", "x" * 129, 7, True, b"acme", ["acme"]])
+@pytest.mark.parametrize("tenant", ["", "a b", "a\nb", "x" * 129, "Müller", 7, True, b"acme", ["acme"]])
 def test_any_other_answer_of_the_callback_is_refused(tenant: object) -> None:
     with pytest.raises(ConfigError, match="the tenant callback answered"):
         checked_tenant(tenant)
+
+
+def test_a_job_that_the_applications_own_code_makes_may_be_for_any_printable_tenant() -> None:
+    assert Job(task="a", tenant_id="Müller GmbH").tenant_id == "Müller GmbH"
 
 
 @pytest.mark.parametrize(("prefix", "used"), [("", ""), ("/", ""), ("/internal", "/internal"), ("/a/b/", "/a/b")])
