@@ -209,9 +209,18 @@ class Outbox(Table):
     prefixes: ClassVar[tuple[str, ...]] = ("OUTBOX",)
 
     relay: bool = key(True, "Deliver outbox rows from this process.")
-    interval_seconds: float = key(1.0, "How often the relay looks for rows.", unit="seconds", least=0.01, most=3600)
+    interval_seconds: float = key(
+        1.0,
+        "How often the relay looks for rows; a commit lets it look at once anyway. Where all of this service's jobs go "
+        "straight into the queue (it shares the database, and there is no event bus) it is 10 seconds or more.",
+        unit="seconds",
+        least=0.01,
+        most=3600,
+    )
     batch_size: int = key(100, "Rows a relay takes at a time.", least=1, most=10_000)
-    max_attempts: int = key(20, "Attempts to deliver a row before it is dead.", least=1, most=100_000)
+    max_attempts: int = key(
+        20, "Attempts to deliver a row before it is dead; 20 are a little over an hour.", least=1, most=100_000
+    )
     retention_days: float = key(7.0, "How long delivered rows are kept.", unit="days", least=0, most=3660)
     stale_after_seconds: float = key(
         300.0, "Age of the oldest waiting row from which `/ready` is degraded.", unit="seconds", least=1, most=_YEAR

@@ -136,6 +136,28 @@ def test_transactions_that_publish_two_events_in_opposite_orders(jf, queue, dsn)
     assert sorted(sent.event.id for sent in jf.bus.sent) == ["1", "2"]
 
 
+def test_events_of_one_key_go_as_they_were_committed_where_transactions_overlap(jf, queue, dsn):
+    first, second = (Event(type="order.placed", id=one, key="k") for one in ("first", "second"))
+    if dsn.startswith("sqlite"):  # one writer: no two transactions that have written overlap
+        for event in (first, second):
+            with jf.session() as session:
+                jf.outbox.publish(session, "orders", event)
+            relay_all(jf)
+        expected = ["first", "second"]
+    else:
+        with jf.session() as session:
+            jf.outbox.publish(session, "orders", first)
+            overtaking = Database(dsn)
+            with overtaking.session() as other:
+                jf.outbox.publish(other, "orders", second)
+            overtaking.dispose()
+            relay_all(jf)
+        relay_all(jf)
+        expected = ["second", "first"]
+
+    assert [sent.event.id for sent in jf.bus.sent] == expected
+
+
 def publish_both(jf, ids, between=lambda: None):
     with jf.session() as session:
         jf.outbox.publish(session, "orders", Event(type="order.placed", id=ids[0]))
