@@ -21,6 +21,7 @@ ON_TIME: Final = timedelta(minutes=1)
 #: A tick that nobody has claimed for this long is worth a word.
 OVERDUE: Final = timedelta(seconds=30)
 
+_MOMENT: Final = timedelta(microseconds=1)
 _PUT_BACK: Final = timedelta(seconds=1)  # less is the difference between two clocks' speeds
 
 
@@ -164,6 +165,8 @@ def _entry(schedule: ScheduleDeclaration, last: datetime | None, now: datetime) 
     recurrence = schedule.recurrence()
     if last is None:
         since = now
+    elif recurrence.next(last - _MOMENT) != last:
+        since = max(last, now)  # its times were others then: what the new ones had before now was never promised
     elif schedule.catch_up:
         since = last
     else:

@@ -454,7 +454,7 @@ def test_after_a_downtime_what_ticks_often_does_not_wait_for_what_is_made_up_for
     bench.schedule("every second", every=timedelta(seconds=1))
     for number in range(100):
         bench.schedule(f"daily-{number}", cron="0 6 * * *")
-        bench.store._latest[f"daily-{number}"] = NOON - timedelta(days=3)
+        bench.store._latest[f"daily-{number}"] = NOON - timedelta(days=3, hours=6)
     bench.store._latest["every second"] = NOON - timedelta(days=3)
     bench.store.takes = 0.1
     steps(bench, bench.scheduler(), 15)
@@ -563,7 +563,7 @@ def test_a_schedule_declared_later_begins_at_its_next_tick_and_leaves_the_others
     assert len(bench.jobs()) == 3
 
 
-def test_a_schedule_declared_anew_goes_on_from_its_latest_tick(bench: Bench) -> None:
+def test_a_schedule_declared_anew_goes_on_with_its_new_times(bench: Bench) -> None:
     def executed() -> Any:
         def report_again() -> None: ...
 
@@ -576,10 +576,20 @@ def test_a_schedule_declared_anew_goes_on_from_its_latest_tick(bench: Bench) -> 
     bench.clock.advance(60)
     scheduler._step()
     task("again", every=2 * MINUTE)(executed())  # its module was executed again
+    scheduler._step()
     for _ in range(4):
         bench.clock.advance(60)
         scheduler._step()
     assert bench.fired() == ["12:01:00", "12:02:00", "12:04:00"]
+
+
+def test_a_schedule_with_other_times_than_those_it_was_claimed_for_starts_at_its_next_tick(bench: Bench) -> None:
+    bench.schedule("moved", cron="59 11 * * *")
+    bench.schedule("as before", cron="59 11 * * *")
+    bench.store._latest["moved"] = NOON - timedelta(days=1) + 16 * MINUTE  # from when it was "16 12 * * *"
+    bench.store._latest["as before"] = NOON - timedelta(days=1) - MINUTE
+    bench.scheduler()._step()
+    assert [job.id for job in bench.jobs()] == [tick_id("as before", NOON - MINUTE)]
 
 
 def test_a_schedule_declared_while_it_sleeps_wakes_it(bench: Bench) -> None:
