@@ -26,6 +26,7 @@ class Notices:
 
     def __init__(self) -> None:
         self._said = 0
+        self._silent: set[str] = set()
 
     def unknown_tasks(self, schedules: Sequence[ScheduleDeclaration]) -> None:
         """Name schedules whose tasks are not declared in this process."""
@@ -37,8 +38,10 @@ class Notices:
             )
 
     def silent(self, latest: Mapping[str, datetime], now: datetime) -> None:
-        """Name schedules whose latest claim is still to come."""
-        found = [name for name, last in latest.items() if from_the_future(last, now)]
+        """Name schedules whose latest claim is still to come; once."""
+        silent = {name for name, last in latest.items() if from_the_future(last, now)}
+        found = sorted(silent - self._silent)
+        self._silent |= silent
         if found:
             log.warning(
                 "%d schedules are silent until the store's clock has passed their latest claim: %s",

@@ -33,7 +33,7 @@ log = logging.getLogger("jfast_sync.scheduler")
 
 _LONGEST_SLEEP: Final = 30.0  # seconds; a clock that was changed is noticed after this long
 _LONGEST_PASS: Final = timedelta(seconds=1)  # then the store's clock is read again
-_PRUNE_EVERY: Final = 3600.0
+_KEEP_HOUSE_EVERY: Final = 600.0
 _ASKED_AT_ONCE: Final = 1000
 _HELD: Final = "somebody else holds its claim and does not end; it goes on when that process does, or is killed"
 
@@ -76,7 +76,7 @@ class Scheduler:
         self._notices = Notices()
         self._timetable: Timetable | None = None
         self._revision = -1
-        self._prune_at = 0.0
+        self._keep_house_at = 0.0
         self._pid = os.getpid()
         self._stopped = False
         self._loop = Loop("jfast-scheduler", self._step, on_death)
@@ -124,7 +124,7 @@ class Scheduler:
             timetable.put(entry)
             now = self._time.now()
         self._notices.end_of_pass()
-        self._prune()
+        self._keep_house(timetable)
         if timetable.next_look is None:
             return _LONGEST_SLEEP
         wait = (timetable.next_look - self._time.now()).total_seconds()
@@ -216,14 +216,20 @@ class Scheduler:
             self._notices.tried_again(entry, error)
         entry.again(self._time.now(), error, base=base)
 
-    def _prune(self) -> None:
-        if time.monotonic() < self._prune_at:
+    def _keep_house(self, timetable: Timetable) -> None:
+        if time.monotonic() < self._keep_house_at:
             return
-        self._prune_at = time.monotonic() + _PRUNE_EVERY
+        self._keep_house_at = time.monotonic() + _KEEP_HOUSE_EVERY
         try:
             self._store.prune(self._retention)
+            latest = self._latest([entry.schedule.name for entry in timetable.entries])
         except Exception as exc:
-            log.warning("old ticks could not be pruned, in an hour again: %s", error_text(exc))
+            log.warning("old ticks could not be pruned, later again: %s", error_text(exc))
+            return
+        # A claim that lies in the future makes every other one be lost, which looks as if others were quicker.
+        for entry in timetable.entries:
+            entry.last = latest.get(entry.schedule.name, entry.last)
+        self._notices.silent(latest, self._time.now())
 
     # --- readiness ---------------------------------------------------------------------------------------------
 

@@ -70,7 +70,8 @@ class Entry:
 
     def dealt_with(self, tick: datetime, following: datetime) -> None:
         """Note that a tick was claimed, here or elsewhere."""
-        self.since = self.last = tick
+        self.since = tick
+        self.last = max(self.last or tick, tick)
         self.wait_for(following)
 
     def leave_out(self, until: datetime) -> None:

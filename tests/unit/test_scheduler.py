@@ -350,6 +350,19 @@ def test_a_latest_claim_that_lies_in_the_future_is_said_and_degrades(
     assert caplog.text.count("1 schedules are silent until the store's clock has passed their latest claim: often") == 1
 
 
+def test_a_claim_of_the_future_is_noticed_while_it_runs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.schedule("often", every=MINUTE)
+    scheduler = bench.scheduler()
+    scheduler._step()
+    bench.store._latest["often"] = NOON + timedelta(days=365)
+    for _ in range(2):
+        scheduler._keep_house_at = 0.0
+        bench.clock.advance(60)
+        scheduler._step()
+    assert "schedule often is silent: its latest claim is of 2027-01-01T12:00:00+00:00" in scheduler.health().detail
+    assert caplog.text.count("1 schedules are silent until the store's clock has passed their latest claim: often") == 1
+
+
 @pytest.mark.parametrize(("absent", "fired"), [(50, ["12:01:00"]), (90, [])])
 def test_without_catching_up_a_process_that_was_away_for_a_moment_misses_nothing(
     bench: Bench, absent: int, fired: list[str]
