@@ -251,6 +251,33 @@ def test_nobody_ends_a_requests_transaction_past_its_session(dsn: str, apps: App
     assert found(jf) == (0, 0)
 
 
+@pytest.mark.parametrize("way", PAST)
+def test_who_swallows_that_refusal_and_rolls_back_starts_afresh(dsn: str, apps: Apps, way: str) -> None:
+    _, jf = apps(dsn)
+    with jf.session() as session:
+        write(jf, session, 1)
+        with suppress(UnsupportedError):
+            PAST[way](session)
+        session.rollback()
+        write(jf, session, 2)
+    assert found(jf) == (1, 1)
+    with jf.session() as session:
+        assert session.execute(text("SELECT id FROM t")).scalar_one() == 2
+
+
+def test_a_session_goes_on_after_a_refused_commit_and_a_rollback(postgres_dsn: str, apps: Apps) -> None:
+    _, jf = apps(postgres_dsn)
+    with jf.session() as session:
+        session.execute(text("INSERT INTO t VALUES (1)"))
+    with jf.session() as session:
+        swallow(jf, session)
+        with pytest.raises(PendingRollbackError):
+            session.commit()
+        session.rollback()
+        write(jf, session, 3)
+    assert found(jf) == (2, 1)
+
+
 def test_a_connections_rollback_is_no_201(dsn: str, apps: Apps) -> None:
     app, jf = apps(dsn)
 
