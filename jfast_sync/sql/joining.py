@@ -32,7 +32,7 @@ def check_session(session: object) -> None:
         TypeError: it is none.
     """
     if not isinstance(session, (Session, scoped_session)):
-        raise TypeError(f"expected a SQLAlchemy session as the first argument, got {_instead(session)}")
+        raise TypeError(f"expected a SQLAlchemy session, got {_instead(session)}")
 
 
 def joined(session: Session) -> Connection:
