@@ -31,6 +31,9 @@ __all__ = ["Outbox"]
 #: The inbox consumer under which it is noted that a subscriber's job was written for an event.
 _PUBLISHED: Final = "jfast.published "
 _LONGEST_TOPIC: Final = 255
+_LONGEST_WAIT: Final = (
+    30.0  # seconds for another transaction that publishes the same event; SQLite's writers wait as long
+)
 
 
 class Outbox:
@@ -111,6 +114,8 @@ class Outbox:
             UndeliverableEvent: nobody would ever receive it; nothing was written.
             PayloadError: the event's data or the topic cannot be stored; nothing was written.
             UnsupportedError: neither the queue nor the outbox lives in the session's database.
+            LockTimeout: a transaction that has published the same event stayed open for 30 seconds, or each waits for
+                the other; the session has to be rolled back, and may try again.
         """
         check_session(session)
         _check_topic(topic)
@@ -123,7 +128,7 @@ class Outbox:
         table = self._table_of(session) if self._has_bus else None
         self._ready(session)
         # In the order of the names, in every process: of two that publish this event one waits, they never deadlock.
-        fresh = [job for job in jobs if claim_once(session, event.id, consumer=_PUBLISHED + job.task, tenant_id=None)]
+        fresh = [job for job in jobs if _claim(session, event, job)]
         if place is not None and fresh:
             place(fresh)
         if table is not None:
@@ -214,6 +219,11 @@ def _subscriber_job(task: Task, topic: str, event: Event) -> Job:
         tenant_id=event.tenant_id,
         trace=dict(event.trace) or None,
     )
+
+
+def _claim(session: Session, event: Event, job: Job) -> bool:
+    consumer = _PUBLISHED + job.task
+    return claim_once(session, event.id, consumer=consumer, tenant_id=None, wait=_LONGEST_WAIT)
 
 
 def _check_topic(topic: object) -> None:
