@@ -18,10 +18,12 @@ from jfast_sync.errors import ConfigError, UnsupportedError
 __all__ = ["Owner", "own", "refuse_autocommit", "watch"]
 
 _OWNER: Final = "jfast_owner"
-_ENDS: Final = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
-    r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b))\b",
-    re.IGNORECASE | re.DOTALL,
+_LATER: Final = r"COMMIT|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b)"
+_ENDS: Final = re.compile(rf"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:END|{_LATER})\b", re.IGNORECASE | re.DOTALL)
+#: Behind another statement, which PostgreSQL takes together where there are no parameters. END closes bodies as well.
+_ENDS_LATER: Final = re.compile(rf";\s*(?:{_LATER})\b", re.IGNORECASE)
+_QUOTED: Final = re.compile(
+    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/", re.DOTALL
 )
 _REFUSAL: Final = (
     "the transaction of a TaskSession is the worker's: it commits when the handler has returned and rolls back when it "
@@ -102,5 +104,12 @@ def _refuse_rollback(connection: Connection) -> None:
 
 
 def _refuse_text(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-    if _ENDS.match(statement):
+    if _ends(statement):
         _refuse_others(_owner(connection))
+
+
+def _ends(statement: str) -> bool:
+    """Say whether a statement, or one of several in a text, ends the transaction it is run in."""
+    if _ENDS.match(statement):
+        return True
+    return ";" in statement and _ENDS_LATER.search(_QUOTED.sub(" ", statement)) is not None

@@ -83,6 +83,7 @@ PAST_THE_SESSION: dict[str, Callable[[Session], Any]] = {
     "COMMIT": lambda session: session.execute(text("COMMIT")),
     "commit;": lambda session: session.connection().exec_driver_sql("/* all of it */ commit;"),
     "END": lambda session: session.execute(text("-- done\n END")),
+    "behind another": lambda session: session.execute(text("SELECT 1; COMMIT")),
     "ROLLBACK": lambda session: session.execute(text("ROLLBACK")),
 }
 

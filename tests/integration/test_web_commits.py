@@ -228,6 +228,7 @@ PAST: dict[str, Callable[[Session], object]] = {
     "COMMIT": lambda session: session.execute(text("COMMIT")),
     "ROLLBACK": lambda session: session.execute(text("ROLLBACK")),
     "END": lambda session: session.connection().exec_driver_sql("/* now */ end"),
+    "behind another": lambda session: session.execute(text("SELECT 1; COMMIT")),
     "the connection's": lambda session: session.connection().commit(),
 }
 
@@ -278,13 +279,14 @@ def test_a_session_goes_on_after_a_refused_commit_and_a_rollback(postgres_dsn: s
     assert found(jf) == (2, 1)
 
 
-def test_a_connections_rollback_is_no_201(dsn: str, apps: Apps) -> None:
+@pytest.mark.parametrize("way", ["rollback", "close"])
+def test_a_connection_that_ends_early_is_no_201(dsn: str, apps: Apps, way: str) -> None:
     app, jf = apps(dsn)
 
     @app.post("/")
     def view() -> tuple[str, int]:
         write(jf, get_session())
-        get_session().connection().rollback()
+        getattr(get_session().connection(), way)()
         return "ok", 201
 
     assert app.test_client().post("/").status_code == 500
