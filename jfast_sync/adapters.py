@@ -190,18 +190,21 @@ def telemetry(config: Config, backend: Queue) -> Telemetry | None:
     return Telemetry(backend.backend)
 
 
-def set_up(config: Config, primary: Database | None, backend: Queue) -> None:
-    """Create or upgrade what is needed; in prod refuse tables that are not current and a role above ``rls``."""
+def set_up_tables(config: Config, primary: Database) -> None:
+    """Create or upgrade the tables; in prod refuse those that are not current, and a role above ``rls``."""
+    from jfast_sync.sql import schema
+
     current_only = config.app.env == "prod"
-    if primary is not None:
-        from jfast_sync.sql import schema
+    (schema.require_current if current_only else schema.upgrade)(primary, config.jobs_table)
+    if primary.rls:
+        from jfast_sync.sql import tenants
 
-        (schema.require_current if current_only else schema.upgrade)(primary, config.jobs_table)
-        if primary.rls:
-            from jfast_sync.sql import tenants
+        tenants.check(primary, strict=current_only)
 
-            tenants.check(primary, strict=current_only)
-    if not (current_only and isinstance(backend, SharesTransaction)):
+
+def set_up_queue(config: Config, backend: Queue) -> None:
+    """Create or upgrade what the queue needs on its server; in prod a database's tables are only looked at."""
+    if not (config.app.env == "prod" and isinstance(backend, SharesTransaction)):
         backend.setup()
 
 

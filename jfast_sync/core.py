@@ -88,7 +88,7 @@ class JFast:
         }
         self._factories: dict[str, Callable[[], Any]] = {}
         self._lock = threading.RLock()
-        self._is_set_up = False
+        self._has_tables = self._has_queue_set_up = False
         self._closing = threading.Event()
         self._workers: list[Worker] = []
         self.scheduling = Scheduling(self)
@@ -163,7 +163,7 @@ class JFast:
             ConfigError: no database is configured.
         """
         database = self._database_or_refuse()
-        self.setup()
+        self.set_up_tables()
         with database.session() as session:
             yield session
 
@@ -210,12 +210,22 @@ class JFast:
             SchemaError: in prod, when ``jfast-sync db upgrade`` has not been run.
             UnavailableError: the server cannot be reached; call again later.
         """
-        if self._is_set_up:
+        self.set_up_tables()
+        if self._has_queue_set_up:
             return
         with self._lock:
-            if not self._is_set_up:
-                adapters.set_up(self.config, self.database, self.queue.backend)
-                self._is_set_up = True
+            if not self._has_queue_set_up:
+                adapters.set_up_queue(self.config, self.queue.backend)
+                self._has_queue_set_up = True
+
+    def set_up_tables(self) -> None:
+        """As :meth:`setup`, for the database alone: it serves while a queue elsewhere is away."""
+        if self._has_tables or self.database is None:
+            return
+        with self._lock:
+            if not self._has_tables:
+                adapters.set_up_tables(self.config, self.database)
+                self._has_tables = True
 
     def worker(self, **options: Any) -> Worker:
         """Build a worker over this app's queue; see :class:`jfast_sync.worker.WorkerOptions` for the options."""

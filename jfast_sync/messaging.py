@@ -112,7 +112,7 @@ class Relaying:
         app = self._app
         if app.messages is None:
             return Health()
-        app.setup()
+        app.set_up_tables()
         return outbox_health(
             app.messages.stats(),
             stale_after=app.config.outbox.stale_after_seconds,

@@ -138,7 +138,7 @@ def _messages(app: JFast) -> OutboxTable:
 
     if app.messages is None:
         raise ConfigError('there is no outbox here: add "database" and "outbox" to [plugins] enabled')
-    app.setup()
+    app.set_up_tables()
     return app.messages
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from jfast_sync import connect
 from jfast_sync.errors import PayloadError
 from jfast_sync.job import Job
 from tests.integration.cli import TASKS, Project
 from tests.integration.outbox_support import opened, relay_of
+from tests.servers.network import free_port
 
 
 @pytest.fixture
@@ -81,3 +83,19 @@ def test_wrong_usage(project):
     project.config('[plugins]\nenabled = ["database", "queue"]\n')
     done = project.run("outbox", "status")
     assert done.code == 2 and 'add "database" and "outbox"' in done.err
+
+
+@pytest.mark.parametrize("url", ["redis", "amqp"])
+def test_a_process_that_begins_while_the_broker_is_away_writes_and_shows_messages(tmp_path, url):
+    """The outbox is there for that: what the broker needs is set up when it is back."""
+    project = Project(tmp_path)
+    away = f"{url}://127.0.0.1:{free_port()}/"
+    project.config(
+        f'[plugins]\nenabled = ["database", "cache", "queue", "outbox"]\n[plugin.cache]\nurl = "{away}"\n'
+        '[plugin.queue]\nbackend = "redis"\n'
+        if url == "redis"
+        else f'[plugin.queue]\nbackend = "rabbitmq"\nrabbitmq_url = "{away}"\n'
+    )
+    with connect(project.folder) as jf, jf.session() as session:
+        jf.outbox.enqueue(session, Job(task="shop.hello"))
+    assert project.ok("outbox", "status", "--json").json["pending"] == 1
