@@ -123,8 +123,11 @@ class SqlLeases(SqlTable):
         return self._change(connection, self._sql.prune_done, seconds=self.keep_done, limit=CHUNK)
 
     def _recover(self, connection: Connection) -> int:
-        # Of the first word after an outage it is not known yet how long that was.
-        if self._failing_since is not None or time.monotonic() < self._no_recovery_until:
+        if self._failing_since is not None:
+            # The first word after an outage, if it is over: how long it was is known when this has succeeded.
+            connection.execute(self._sql.touch)
+            return 0
+        if time.monotonic() < self._no_recovery_until:
             return 0
         if not self._postgres and not self._run(connection, self._sql.lapsed):
             return 0

@@ -155,6 +155,7 @@ def statements(table: str) -> Statements:
         claim=partial(_claim, table),
         next_due=partial(_next_due, table),
         lapsed=text("SELECT 1"),
+        touch=text(f"SELECT 1 FROM {table} LIMIT 1"),
         recover=text(
             f"WITH lapsed AS MATERIALIZED (SELECT j.id FROM {table} AS j WHERE j.status = 'running' "
             f"AND j.locked_until < {_NOW} "

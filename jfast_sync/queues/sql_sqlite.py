@@ -143,6 +143,7 @@ def statements(table: str) -> Statements:
         claim=partial(_claim, table),
         next_due=partial(_next_due, table),
         lapsed=text(f"SELECT 1 FROM {table} WHERE status = 'running' AND locked_until < :now LIMIT 1"),
+        touch=text(f"SELECT 1 FROM {table} LIMIT 1"),
         recover=text(
             f"UPDATE {table} SET {waits('', ':now', vanished)}, attempts = min(attempts, max(max_attempts - 1, 0)), "
             f"lapses = lapses + 1, {freed} "

@@ -48,6 +48,7 @@ class Statements:
     claim: Callable[[int, bool], TextClause]  # (number of queues, by task); :limit, :visibility, :token, :worker
     next_due: Callable[[int, bool], TextClause]  # the seconds until a job is due, at most one row
     lapsed: TextClause  # how many leases may have to be recovered (cheap; no lock)
+    touch: TextClause  # fails where the table cannot be read
     recover: TextClause  # :limit, :error, :grace
     done: TextClause  # :batch; deletes
     keep: TextClause  # :batch; marks as done
