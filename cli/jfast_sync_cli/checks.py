@@ -22,6 +22,7 @@ from jfast_sync_cli.project import open_app, open_database, read_config
 
 if TYPE_CHECKING:
     from jfast_sync.config import Config
+    from jfast_sync.ports import Queue
     from jfast_sync.sql.engine import Database
 
 __all__ = ["Finding", "examine"]
@@ -192,8 +193,11 @@ def _tenants(config: Config, database: Database) -> Finding:
 
 def _queue(config: Config, database: Database) -> Iterator[Finding]:
     backend = adapters.queue(config, database)
+    policies: Finding | None = None
     try:
         with closing(backend):
+            if backend.backend == "rabbitmq":
+                policies = _policies(backend)  # first: it has more time than what the statistics take for it
             stats = backend.stats()
     except JFastError as exc:
         yield Finding(name="queue", status="fail", detail=str(exc), fix="see the message")
@@ -207,11 +211,19 @@ def _queue(config: Config, database: Database) -> Iterator[Finding]:
         yield Finding(name="queue", status="ok", detail=detail)
     for warning in stats.warnings:
         yield Finding(name="queue", status="warn", detail=warning)
-    if backend.backend == "rabbitmq":
-        from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+    if policies is not None:
+        yield policies
 
-        assert isinstance(backend, RabbitQueue)
-        yield Finding(name="policies", status="ok", detail=backend.policies.how_to_look())
+
+def _policies(backend: Queue) -> Finding:
+    from jfast_sync.queues.rabbitmq.queue import RabbitQueue
+
+    assert isinstance(backend, RabbitQueue)
+    tried = backend.policies.look(_PATIENCE)
+    detail = backend.policies.how_to_look()
+    if tried:
+        return Finding(name="policies", status="ok", detail=detail)
+    return Finding(name="policies", status="warn", detail=f"the trial for policies came to no end. {detail}")
 
 
 def _version(distribution: str) -> str | None:

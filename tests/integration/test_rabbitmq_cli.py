@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jfast_sync import connect
+from jfast_sync.queues.rabbitmq.queue import RabbitQueue
 from tests.contract.backends import unused_port
 from tests.integration.cli import TASKS, Project
 from tests.servers.rabbitmq import RabbitServer
@@ -83,6 +84,9 @@ def test_doctor_finds_a_policy_and_says_what_it_cannot_see(project: Project, rab
     try:
         assert "overrides overflow" in project.run("doctor").out
         with connect(project.folder) as jf:
+            backend = jf.queue.backend
+            assert isinstance(backend, RabbitQueue)
+            assert backend.policies.look(20), "/ready takes less time for it: there, a slow broker's answer comes later"
             health = jf.checks()["queue"]()
         assert health.status == "degraded"
         assert "overrides overflow" in health.detail

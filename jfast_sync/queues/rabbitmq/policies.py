@@ -22,7 +22,7 @@ __all__ = ["Policies"]
 
 _BOUND: Final = 0.7  # seconds for a trial: /ready waits for it
 _EVERY: Final = 600.0  # seconds between two trials
-_AGAIN: Final = 60.0  # seconds after one that came to no end
+_AGAIN: Final = 20.0  # seconds after one that came to no end
 _OVER: Final = 10  # messages put into a trial queue that holds one
 _DELIVERIES: Final = 21  # one more than the limit a policy usually sets
 _EXPIRES_MS: Final = 60_000
@@ -50,12 +50,21 @@ class Policies:
     def warnings(self) -> tuple[str, ...]:
         """Return what overrides the declarations, as far as it shows; tries where that is due."""
         if self.is_due:
-            try:
-                self._warnings = self._tried()
-                self.try_at = time.monotonic() + _EVERY
-            except JFastError:  # too slow, an alarm, no permission: nothing is known, and nothing said
-                self.try_at = time.monotonic() + _AGAIN
+            self.look(_BOUND)
         return self._warnings
+
+    def look(self, seconds: float) -> bool:
+        """Try now, for at most about so many seconds; return whether the trial came to an end.
+
+        One that is too slow, meets an alarm or may not make queues leaves what was known before.
+        """
+        try:
+            self._warnings = self._tried(Deadline(seconds))
+        except JFastError:
+            self.try_at = time.monotonic() + _AGAIN
+            return False
+        self.try_at = time.monotonic() + _EVERY
+        return True
 
     def how_to_look(self) -> str:
         """Return what no trial shows, and the operator's command that does."""
@@ -66,11 +75,10 @@ class Policies:
             f"rabbitmqctl list_policies -p {vhost}; rabbitmqctl list_operator_policies -p {vhost}"
         )
 
-    def _tried(self) -> tuple[str, ...]:
+    def _tried(self, deadline: Deadline) -> tuple[str, ...]:
         if self._topology.queue_type == "classic":
             return ()  # there, what is tried here cannot be overridden
         names, number = self._topology.names, secrets.randbelow(10**9) + 1000
-        deadline = Deadline(_BOUND)
         connection = Connection(self._server, "policies")
         try:
             found = [
