@@ -9,7 +9,6 @@ import pytest
 from tests.process.rounds import describe, measure_idle, wake_up_latencies
 
 
-@pytest.mark.timed
 def test_idle_costs_next_to_nothing(new_project, sqlite_dsn, postgres_dsn, postgres_server):
     projects = [new_project(sqlite_dsn), new_project(postgres_dsn)]
 
