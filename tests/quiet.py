@@ -1,6 +1,6 @@
 """A test that measures time (marked `timed`) has the machine to itself: parallel test processes wait meanwhile.
 
-Every test holds a lock that all may share, and a timed one the same lock alone. Who waits for it alone holds the
+Every test holds a lock that all may share; a run of timed ones holds it alone. Who waits for it alone holds the
 turnstile that everybody passes first, so that a stream of other tests cannot keep it waiting.
 """
 
@@ -9,19 +9,49 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 
+class _Turn:
+    """What this process holds of the lock."""
+
+    def __init__(self) -> None:
+        self._lock: IO[str] | None = None
+
+    def take(self, *, alone: bool) -> None:
+        if self._lock is not None:
+            return  # the timed test before has left it
+        first, second = _locks(os.getppid())
+        how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        with first.open("w") as turnstile:
+            fcntl.flock(turnstile, how)
+            self._lock = second.open("w")
+            fcntl.flock(self._lock, how)
+
+    def give_back(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+_turn = _Turn()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)  # nothing runs beside it
-    with _turn(alone=item.get_closest_marker("timed") is not None):
+    _turn.take(alone=_timed(item))
+    try:
         return (yield)
+    finally:
+        # Between two timed tests of one file nobody is let in: the second would have to wait for the others again.
+        if not (_timed(item) and nextitem is not None and _timed(nextitem)):
+            _turn.give_back()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -31,15 +61,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _turn(*, alone: bool) -> Iterator[None]:
-    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-    first, second = _locks(os.getppid())
-    with first.open("w") as turnstile, second.open("w") as lock:
-        fcntl.flock(turnstile, how)
-        fcntl.flock(lock, how)
-        fcntl.flock(turnstile, fcntl.LOCK_UN)
-        yield
+def _timed(item: pytest.Item) -> bool:
+    return item.get_closest_marker("timed") is not None
 
 
 def _locks(run: int) -> tuple[Path, Path]:

@@ -70,7 +70,8 @@ def compare(dsn: str, folder: Path, jobs: int) -> dict[str, float]:
 
 def test_noop_jobs_beside_the_driver_alone(postgres_dsn: str, tmp_path: Path) -> None:
     figures = compare(postgres_dsn, tmp_path, 1_000)
-    assert figures["drain"] > figures["raw drain"] / 2  # most of so short a run is the worker's start
+    # Most of so short a run is the worker's start, and one stall of the machine weighs as much: the long one compares.
+    assert figures["drain"] > figures["raw drain"] / 4
     assert figures["enqueue"] > figures["raw enqueue"] / 20
 
 

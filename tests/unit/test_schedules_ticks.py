@@ -55,12 +55,11 @@ def test_a_clock_put_back_fires_nothing_twice():
     assert due(hourly, since=NOON + timedelta(days=1), now=NOON) == Due(None, NOON + timedelta(hours=25))
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("recurrence", [Cron("* * * * *", "Europe/Madrid"), Every(timedelta(seconds=1)), NIGHTLY])
 def test_a_decade_of_missed_ticks_costs_no_walk_through_them(recurrence):
-    began = time.perf_counter()
+    began = time.thread_time()
     found = due(recurrence, since=NOON - timedelta(days=3650), now=NOON)
-    assert time.perf_counter() - began < 0.2
+    assert time.thread_time() - began < 0.2
     assert found.fires is not None and found.fires <= NOON < found.next
     assert recurrence.next(found.fires) == found.next
     assert due(recurrence, since=found.fires - timedelta(microseconds=1), now=NOON) == found
