@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -108,6 +109,22 @@ def test_a_cluster_without_an_owner_is_ended_and_removed(tmp_path: Path, monkeyp
     assert not folder.exists()
     segments = subprocess.run(["ipcs", "-m"], capture_output=True, text=True, check=True).stdout.split()
     assert segment not in segments
+
+
+def test_a_folder_that_is_being_claimed_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parallel test processes start their servers in the same moment."""
+    folder = tmp_path / "jfast-x"
+    folder.mkdir()
+    lock = fcntl.flock
+
+    def swept_meanwhile(file: object, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        sweep(tmp_path, "jfast-", end_abandoned)
+        lock(file, how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fcntl, "flock", swept_meanwhile)
+    with claim(folder):
+        assert folder.exists()
 
 
 def test_a_folder_in_use_is_not_swept(tmp_path: Path) -> None:

@@ -25,8 +25,11 @@ _LOCK = "owner"
 
 def claim(folder: Path) -> IO[bytes]:
     """Mark `folder` as in use for as long as the returned file is open in this process."""
-    lock = (folder / _LOCK).open("wb")
+    # Under another name until it is locked: a sweep that met it unlocked would take the folder for abandoned.
+    unlocked = folder / f"{_LOCK}.new"
+    lock = unlocked.open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
+    unlocked.rename(folder / _LOCK)
     return lock
 
 
