@@ -73,7 +73,7 @@ class Intake:
     def _instead(self, delivery: Delivery, stored: Stored, now: datetime) -> Message | None:
         if stored.due_ms is not None:
             early = stored.due_ms - milliseconds(now)
-            if early > self._routing.topology.cascade.tick_ms:
+            if early > 0:
                 due = datetime.fromtimestamp(stored.due_ms / 1000, UTC)
                 return self._routing.due(stored, due, now, new_message_id())
         if self._routing.topology.queue_type == "classic" and delivery.again and not delivery.forgiven:
