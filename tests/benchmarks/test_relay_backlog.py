@@ -49,7 +49,7 @@ with JFast(load_config(overrides=json.loads(sys.argv[1])), tasks=Registry(), bus
     relay.start()
     while bus.taken < int(sys.argv[2]):
         assert time.monotonic() - began < 200, bus.taken
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks at what the bus has taken
     relay.stop()
     relay.join(Deadline(10))
     peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1))

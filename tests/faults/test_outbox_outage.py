@@ -76,7 +76,7 @@ def write_for(jf, seconds):
     ids, until = [], time.monotonic() + seconds
     while time.monotonic() < until:
         ids += write(jf, 5)
-        time.sleep(_QUICK)
+        time.sleep(_QUICK)  # the pace of the load
     return ids
 
 
